@@ -253,7 +253,7 @@ class Daemon:
         self._services = services = build_services(settings, database, member, tls, timeline, *of_jobs, *of_nodes)
         of_user = (cancel, cluster_service, services.requests)
         self._budgets = budgets.BudgetWatch(database, clock, notify, me, wake, *of_user)
-        self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service)
+        self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service, sessions.usage.busy_jobs)
         self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
         self._schedules = ScheduleService(database, wall_clock, keyring, compiler, one, blobs.touch)
         self._watchdog = loop_watchdog.Watchdog(inbox.queue, clock, time_scale.speed)

@@ -1,4 +1,4 @@
-"""The Python SDK: tasks, resources, storage, clusters, `jobs` for managed jobs, and `serve` for services.
+"""The Python SDK: tasks, resources, storage, clusters, `jobs` for managed jobs, `serve` for services, and `aio`.
 
     from perdure import sdk
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
 
+    from perdure.sdk import aio as aio
     from perdure.sdk import jobs as jobs
     from perdure.sdk import serve as serve
     from perdure.sdk.clusters import autostop as autostop
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
     from perdure.sdk.clusters import down as down
     from perdure.sdk.clusters import download_logs as download_logs
     from perdure.sdk.clusters import exec as exec
-    from perdure.sdk.clusters import get as get
     from perdure.sdk.clusters import job_status as job_status
     from perdure.sdk.clusters import launch as launch
     from perdure.sdk.clusters import queue as queue
     from perdure.sdk.clusters import start as start
     from perdure.sdk.clusters import status as status
     from perdure.sdk.clusters import stop as stop
-    from perdure.sdk.clusters import stream_and_get as stream_and_get
     from perdure.sdk.clusters import tail_logs as tail_logs
+    from perdure.sdk.clusters.requests import get as get
+    from perdure.sdk.clusters.requests import stream_and_get as stream_and_get
     from perdure.sdk.dag import Dag as Dag
+    from perdure.sdk.jobs import schedules as schedules
     from perdure.sdk.resources import Alternatives as Alternatives
     from perdure.sdk.resources import Resources as Resources
     from perdure.sdk.spec.problems import Problem as Problem
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(("launch", "exec", "start", "stop", "down", "autostop", "status", "queue"), "clusters"),
-    **dict.fromkeys(("job_status", "cancel", "tail_logs", "download_logs", "get", "stream_and_get"), "clusters"),
+    **dict.fromkeys(("job_status", "cancel", "tail_logs", "download_logs"), "clusters"),
+    **dict.fromkeys(("get", "stream_and_get"), "clusters.requests"),
     "Alternatives": "resources",
     "Dag": "dag",
     "Problem": "spec.problems",
@@ -55,6 +58,8 @@ _HOMES = {
     "Task": "task",
     "TaskError": "spec.problems",
 }
+
+_MODULES = {"aio": "aio", "jobs": "jobs", "schedules": "jobs.schedules", "serve": "serve"}
 
 # Names of SkyPilot's `sky` that do not exist here → what to use.
 _NO_REQUESTS = "calls return their results at once, so leave it out"
@@ -74,7 +79,7 @@ _ELSEWHERE = {
     "api_login": "set PERDURE_ENDPOINT and PERDURE_TOKEN",
     "storage_ls": "buckets belong to your account: use the cloud's own tools",
     "storage_delete": "buckets belong to your account: use the cloud's own tools",
-    "endpoints": "nothing listens on a job's machines",
+    "endpoints": "nothing listens on a machine: run `perdure port-forward CLUSTER PORT`",
     "volumes": "volumes are not supported: use Storage",
     **dict.fromkeys(("AWS", "GCP", "Azure", "Kubernetes", "Lambda", "OCI", "clouds"), _WHERE),
     **dict.fromkeys(("ManagedJobStatus", "JobStatus", "ClusterStatus"), _STATUSES),
@@ -83,8 +88,7 @@ _ELSEWHERE = {
 }
 
 __all__ = [  # noqa: PLE0604  # names of `_HOMES`
-    "jobs",
-    "serve",
+    *_MODULES,
     *_HOMES,
 ]
 
@@ -92,8 +96,8 @@ __all__ = [  # noqa: PLE0604  # names of `_HOMES`
 if not TYPE_CHECKING:  # for a type checker, a name that does not exist is an error
 
     def __getattr__(name: str) -> Any:
-        if name in ("jobs", "serve"):
-            return import_module(f"perdure.sdk.{name}")
+        if name in _MODULES:
+            return import_module(f"perdure.sdk.{_MODULES[name]}")
         if name == "__version__":
             from importlib.metadata import version
 

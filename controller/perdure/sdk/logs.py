@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Event
 from time import monotonic
+from typing import IO, Any, cast
 
-from perdure.recovery.statuses import Status
+from perdure.recovery.statuses import AttemptState, Status
 from perdure.sdk.connection import api_types
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost
 
@@ -25,14 +26,16 @@ def follow(
     write: Callable[[bytes], object],
     *,
     task: int | None = None,
+    attempt: int | None = None,
     tail: int | None = None,
     on_lost: Callable[[ConnectionLost], None] = lambda _: None,
     give_up_s: float = GIVE_UP_S,
 ) -> api_types.JobDetail:
     """Write the log as it grows until the job (or its task number `task`) has ended; returns the job as it is then.
 
-    `tail`: start with the last N lines; None starts at the beginning. `on_lost` is called once each time the connection
-    is lost. Raises ConnectionLost if the controller does not answer for `give_up_s` seconds, ApiError if it rejects.
+    `attempt`: only the log of this attempt, until it has ended. `tail`: start with the last N lines; None starts at the
+    beginning. `on_lost` is called once each time the connection is lost. Raises ConnectionLost if the controller does
+    not answer for `give_up_s` seconds, ApiError if it rejects.
     """
     offset: int | None = None if tail else 0
     pause_s = INITIAL_PAUSE_S
@@ -41,7 +44,8 @@ def follow(
     while True:
         received = 0
         try:
-            with client.logs(job_id, task=task, tail=tail if offset is None else None, offset=offset) as stream:
+            last = tail if offset is None else None
+            with client.logs(job_id, task=task, attempt=attempt, tail=last, offset=offset) as stream:
                 offset, lost_at = stream.offset, None
                 for chunk in stream:
                     write(chunk)
@@ -51,7 +55,7 @@ def follow(
             if ended:
                 return ended
             job = client.job(job_id)
-            if status_of(job, task).is_terminal:
+            if status_of(job, task).is_terminal or _has_ended(job, task, attempt):
                 if offset is None:
                     return job
                 ended = job  # a stopping controller also ends its streams, so read once more after the job has ended
@@ -71,6 +75,39 @@ def status_of(job: api_types.JobDetail, task: int | None = None) -> Status:
         return Status(next(one["status"] for one in tasks if one["task_index"] == task))
     statuses = [Status(one["status"]) for one in tasks]
     return next((status for status in statuses if status is not Status.SUCCEEDED), Status.SUCCEEDED)
+
+
+def _has_ended(job: api_types.JobDetail, task: int | None, attempt: int | None) -> bool:
+    """Whether the attempts with this number, of all tasks or of one, have ended. False without a number."""
+    states = [
+        one["state"]
+        for one in job["attempts"]
+        if one["generation"] == attempt and (task is None or one["task_index"] == task)
+    ]
+    return bool(states) and all(state in (AttemptState.STOPPED, AttemptState.GONE) for state in states)
+
+
+def writer(stream: IO[bytes] | IO[str]) -> Callable[[bytes], object]:
+    """A function that writes bytes to `stream` and flushes it. A text stream without a buffer gets decoded text."""
+    binary: Any = stream if not hasattr(stream, "encoding") else getattr(stream, "buffer", None)
+    if binary is not None:
+        stream.flush()
+
+        def write_bytes(chunk: bytes) -> None:
+            binary.write(chunk)
+            binary.flush()
+
+        return write_bytes
+    import codecs
+
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a chunk may end within a character
+    text = cast("IO[str]", stream)
+
+    def write_text(chunk: bytes) -> None:
+        text.write(decoder.decode(chunk))
+        text.flush()
+
+    return write_text
 
 
 def _lost_since(

@@ -73,13 +73,33 @@ def test_json__is_one_document_of_each_command(dev: Clusters) -> None:
     assert [job["status"] for job in document("cancel", "scripted", "-y")["scripted"]] == ["CANCELLED"]
     assert document("cancel", "scripted", "-y") == {"scripted": []}
     assert [job["number"] for job in document("queue", "scripted")["scripted"]] == [2, 1]
-    (set_to,) = document("autostop", "scripted", "-i", "30", "--down")
+    logged = document("logs", "scripted", 1)
+    assert (logged["job"]["number"], logged["log"].splitlines()[1]) == (1, "hi")
+    assert document("logs", "scripted", 1, "--status")["log"] is None
+    assert document("logs", "scripted", 1, "--attempt", 1)["log"] == logged["log"]
+    dev.until("scripted", dev.exec("scripted", "sleep 600"), "RUNNING")
+    cancelled = document("cancel", "scr*", "--all", "-y")
+    assert [(job["number"], job["status"]) for job in cancelled["scripted"]] == [(3, "CANCELLED")]
+    (set_to,) = document("autostop", "scripted", "-i", "30", "--down", "--idle-below", "5%")
     assert (set_to["name"], set_to["autostop_s"], set_to["autostop_down"]) == ("scripted", 1800.0, True)
+    assert set_to["autostop_idle_below"] == 0.05
+    assert " 30m (below 5%) (down) " in dev.controller.perdure("status", "scripted").stdout
     for command, status in (("stop", "STOPPED"), ("start", "UP"), ("down", "DOWN")):
         (changed,) = document(command, "scripted", "-y")
         assert (changed["cluster_id"], changed["status"]) == (launched["cluster"]["cluster_id"], status)
     failed = dev.controller.perdure("stop", "scripted", "-y", "-o", "json", check=False)
     assert (failed.returncode, failed.stdout) == (1, "")
+
+
+def test_scripts_of_skypilot__keep_working(dev: Clusters) -> None:
+    perdure = dev.controller.perdure
+    shown = perdure("status", "-r", "--no-show-managed-jobs", "--no-show-services", "--no-show-pools").stdout
+    assert "Managed jobs" not in shown
+    refused = perdure("status", "dev", "--endpoint", "8888", check=False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "perdure port-forward dev 8888" in refused.stderr
+    assert "attempt.running" in perdure("logs", "dev", "--provision", "-w", "0", "--no-follow", check=False).stdout
+    assert "does not stop automatically" in perdure("autostop", "dev", "--cancel", "--async").stdout
 
 
 def test_autostop_of_the_yaml__is_that_of_the_cluster(dev: Clusters) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -299,6 +299,13 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(409, f"job {job} has no machine: it is {task['status']}", fix="wait until it runs")
         self.answer({"instance_id": "i-1", "zone": task["zone"]})
 
+    def has_ended(self, job_id: int, query: Mapping[str, str]) -> bool:
+        """Whether the attempt that is asked for has ended."""
+        attempts = [
+            one for one in self.controller.attempts.get(job_id, ()) if str(one["generation"]) == query.get("attempt")
+        ]
+        return bool(attempts) and all(one["state"] == "GONE" for one in attempts)
+
     def job_log(self, job: str) -> None:
         job_id, state, query = self.known(job), self.controller, self.query
         sent = int(query.get("offset", 0))
@@ -309,7 +316,7 @@ class Handler(BaseHTTPRequestHandler):
         self.begin_stream({"Perdure-Offset": str(sent)})
         while True:
             with state.changed:
-                ended = all(task["status"] in FINAL for task in state.jobs[job_id])
+                ended = all(task["status"] in FINAL for task in state.jobs[job_id]) or self.has_ended(job_id, query)
                 data = state.logs[job_id][sent:]
                 if not data and not ended and query.get("follow") == "1":
                     state.changed.wait(0.2)

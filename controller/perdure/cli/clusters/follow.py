@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from perdure.sdk.connection.client import Client
 
 
-def follow(client: Client, cluster: str, number: int, job_id: int, *, tail: int | None = None) -> int:
-    """Print the logs of a job until it ends; returns its exit code, or 101 when the user detaches with Ctrl-C."""
+def follow(
+    client: Client, cluster: str, number: int, job_id: int, *, attempt: int | None = None, tail: int | None = None
+) -> int:
+    """Print the logs of a job until it, or the attempt, ends; returns the job's exit code, or 101 when the user
+    detaches with Ctrl-C."""
     from perdure.sdk import clusters, jobs
 
     try:
-        code = jobs.tail_logs(job_id, tail=tail, client=client)
+        code = jobs.tail_logs(job_id, attempt=attempt, tail=tail, client=client)
     except KeyboardInterrupt:
         click.echo(
             f"\nDetached; job {number} keeps running on {cluster}.\n"
@@ -28,7 +31,7 @@ def follow(client: Client, cluster: str, number: int, job_id: int, *, tail: int 
         )
         return EXIT_NOT_FINISHED
     job = clusters.find_job(cluster, number, client=client)
-    if job is not None:
+    if job is not None and (attempt is None or code != EXIT_NOT_FINISHED):
         status = text.colored_status(job["status"])
         line = f"Job {number} on {cluster} ({text.one_line(job['name'])}) {status}: {text.duration(job['duration_s'])}"
         reason = "" if job["status"] == "SUCCEEDED" else text.one_line(job["message"])

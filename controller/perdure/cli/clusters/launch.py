@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.clusters.follow import follow
-from perdure.cli.clusters.lifecycle import wait_for_option
+from perdure.cli.clusters.lifecycle import idle_below_option, refuse_without_autostop, wait_for_option
 from perdure.cli.clusters.names import update_ssh_hosts
 from perdure.cli.clusters.output import message_option, print_json, print_launched
 from perdure.cli.completion import suggestions
@@ -62,6 +62,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
     help="Stop the machines once they were idle for so long.",
 )
 @wait_for_option
+@idle_below_option
 @click.option(
     "--down", is_flag=True, help="End the cluster instead of stopping it; without -i, once its jobs have ended."
 )
@@ -85,6 +86,7 @@ def launch(
     detach_run: bool,
     idle_minutes: int | None,
     wait_for: Any,
+    idle_below: float | None,
     down: bool,
     no_setup: bool,
     fast: bool,
@@ -104,8 +106,8 @@ def launch(
     from perdure.sdk import clusters
 
     limit_s = _seconds(max_duration)
-    if wait_for is not None and idle_minutes is None and not down:
-        raise Failure("--wait-for is an option of autostop\n  give -i or --down, too", EXIT_WRONG_INPUT)
+    if idle_minutes is None and not down:
+        refuse_without_autostop(wait_for, idle_below, "give -i or --down, too")
     dag = _load(entrypoint or ("true",), name, (env, env_file, secret, secret_file), resources)
     require_terminal_or_yes(yes=yes or dryrun)
     client = connect()
@@ -124,6 +126,7 @@ def launch(
             idle_s=idle_s,
             down=down,
             wait_for=wait_for,
+            idle_below=idle_below,
             setup=not (no_setup or (fast and existing)),
             job=bool(entrypoint),
             recover=recover,

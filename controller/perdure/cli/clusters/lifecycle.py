@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from perdure.cli.clusters.output import message_option, print_clusters, print_json
 from perdure.cli.completion import suggestions
-from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
 from perdure.recovery.statuses import EXIT_NOT_FOUND
+
+if TYPE_CHECKING:
+    from perdure.sdk.connection import api_types
+    from perdure.sdk.connection.client import Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,6 +28,26 @@ wait_for_option = click.option(
     "--wait-for",
     type=click.Choice(["jobs_and_ssh", "jobs", "none"]),
     help="What keeps a cluster from being idle: jobs and sessions (the default), only jobs, or nothing.",
+)
+
+
+def _percent(_ctx: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = 0.0
+    if not 0 < percent <= 100:
+        raise click.BadParameter(f"{text!r} is no percentage above 0, such as 5%")
+    return percent
+
+
+idle_below_option = click.option(
+    "--idle-below",
+    metavar="PERCENT",
+    callback=_percent,
+    help="Count jobs as idle, too, while no machine uses so much of its CPUs or of a GPU.",
 )
 
 
@@ -50,6 +74,19 @@ def _named(command: Command) -> Command:
     return command
 
 
+def _graceful(command: Command) -> Command:
+    """SkyPilot's options, without which its clusters lose cached writes."""
+    command = click.option("--graceful/--no-graceful", default=True, hidden=True)(command)
+    return click.option("--graceful-timeout", type=click.IntRange(min=0), hidden=True)(command)
+
+
+def _warn_of_timeout(graceful_timeout: int | None) -> None:
+    if graceful_timeout is not None:
+        warn(
+            "--graceful-timeout has no effect\n  `timeouts.drain_timeout_s` of the controller's config.yaml is the time"
+        )
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -58,13 +95,24 @@ Examples:
 """
 )
 @_named
-def stop(names: tuple[str, ...], everything: bool, all_users: bool, asynchronous: bool, yes: bool, output: str) -> None:
+@_graceful
+def stop(
+    names: tuple[str, ...],
+    everything: bool,
+    all_users: bool,
+    asynchronous: bool,
+    yes: bool,
+    output: str,
+    graceful: bool,  # noqa: ARG001 - it always is
+    graceful_timeout: int | None,
+) -> None:
     """End the machines of clusters; their queues stay.
 
     Jobs that run may save their work first, and start again after `perdure start`.
     """
     from perdure.sdk import clusters
 
+    _warn_of_timeout(graceful_timeout)
     words = Words("Stop", "Stopping", "stopped")
     _each(names, everything or all_users, yes, asynchronous, words, clusters.stop, output)
 
@@ -77,6 +125,7 @@ Examples:
 """
 )
 @_named
+@_graceful
 @click.option("-p", "--purge", is_flag=True, hidden=True)
 def down(
     names: tuple[str, ...],
@@ -85,6 +134,8 @@ def down(
     asynchronous: bool,
     yes: bool,
     output: str,
+    graceful: bool,  # noqa: ARG001 - it always is
+    graceful_timeout: int | None,
     purge: bool,  # noqa: ARG001 - termination is never given up
 ) -> None:
     """End clusters: their jobs are cancelled, and their machines end.
@@ -93,6 +144,7 @@ def down(
     """
     from perdure.sdk import clusters
 
+    _warn_of_timeout(graceful_timeout)
     words = Words("End", "Ending", "terminated")
     _each(names, everything or all_users, yes, asynchronous, words, clusters.down, output)
 
@@ -110,6 +162,7 @@ Examples:
 )
 @click.option("--down", "is_down", is_flag=True, help="With -i: end the cluster instead of stopping it.")
 @wait_for_option
+@idle_below_option
 @click.option("-r", "--retry-until-up", is_flag=True, hidden=True)
 @click.option("-f", "--force", is_flag=True, hidden=True)
 def start(
@@ -122,18 +175,19 @@ def start(
     idle_minutes: float | None,
     is_down: bool,
     wait_for: Any,
+    idle_below: float | None,
     retry_until_up: bool,  # noqa: ARG001 - a cluster waits for machines anyway
     force: bool,  # noqa: ARG001 - there is no runtime to restart
 ) -> None:
     """Launch machines for clusters that are stopped, or have lost theirs. Jobs that wait then start."""
     from perdure.sdk import clusters
 
-    if wait_for is not None and idle_minutes is None:
-        raise Failure("--wait-for is an option of autostop\n  give -i, too", EXIT_WRONG_INPUT)
+    if idle_minutes is None:
+        refuse_without_autostop(wait_for, idle_below, "give -i, too")
 
     def begin(name: str, *, client: Any) -> Any:
         if idle_minutes is not None:
-            clusters.autostop(name, idle_minutes, wait_for, down=is_down, client=client)
+            clusters.autostop(name, idle_minutes, wait_for, is_down, idle_below=idle_below, client=client)
         return clusters.start(name, client=client)
 
     words = Words("Start", "Starting", "started")
@@ -146,6 +200,7 @@ Examples:
   perdure autostop dev -i 10             stop it once it was idle for 10 minutes
   perdure autostop dev -i 60 --down      end it instead
   perdure autostop dev -i 60 --wait-for jobs    even if somebody is logged in
+  perdure autostop dev -i 60 --idle-below 5%    even if a job runs, but does nothing
   perdure autostop dev --cancel
 """
 )
@@ -162,15 +217,21 @@ Examples:
 @click.option("--cancel", "is_cancelled", is_flag=True, help="Turn autostop off.")
 @click.option("--down", "is_down", is_flag=True, help="End the cluster instead of stopping it.")
 @wait_for_option
+@idle_below_option
+@click.option("-u", "--all-users", is_flag=True, hidden=True)
+@click.option("--async/--no-async", "asynchronous", default=False, hidden=True)
 @message_option
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def autostop(
     names: tuple[str, ...],
     everything: bool,
+    all_users: bool,
+    asynchronous: bool,  # noqa: ARG001 - there is nothing to wait for
     idle_minutes: float | None,
     is_cancelled: bool,
     is_down: bool,
     wait_for: Any,
+    idle_below: float | None,
     output: str,
     yes: bool,
 ) -> None:
@@ -182,14 +243,15 @@ def autostop(
     from perdure.cli.clusters.names import require
     from perdure.sdk import clusters
 
-    if is_cancelled and (is_down or idle_minutes is not None or wait_for is not None):
-        raise Failure("--cancel excludes --idle-minutes, --wait-for and --down", EXIT_WRONG_INPUT)
+    if is_cancelled and (is_down or {idle_minutes, wait_for, idle_below} != {None}):
+        raise Failure("--cancel excludes --idle-minutes, --wait-for, --idle-below and --down", EXIT_WRONG_INPUT)
+    everything = everything or all_users
     client = connect()
     chosen = require(names, client, everything=everything)
     require_terminal_or_yes(yes=yes or not everything)
     minutes = -1.0 if is_cancelled else DEFAULT_IDLE_MINUTES if idle_minutes is None else idle_minutes
     for name in chosen:
-        clusters.autostop(name, minutes, wait_for, down=is_down, client=client)
+        clusters.autostop(name, minutes, wait_for, is_down, idle_below=idle_below, client=client)
         if output == "text":
             click.echo(f"The cluster {name} {_autostop_text(minutes, is_down=is_down)}.")
     if output == "json":
@@ -202,6 +264,7 @@ Examples:
   perdure cancel dev                     the newest job that runs
   perdure cancel dev 3 4
   perdure cancel dev --all
+  perdure cancel 'exp-*' --all           of every cluster that matches
 """
 )
 @click.argument("cluster", shell_complete=suggestions.clusters)
@@ -222,34 +285,61 @@ def cancel(
 ) -> None:
     """Cancel jobs of a cluster. They may save their work first."""
     from perdure.cli.client import connect
-    from perdure.sdk import clusters
+    from perdure.cli.clusters.names import is_pattern, require
 
     everything = everything or all_users
     if numbers and everything:
         raise Failure("IDS and --all exclude each other", EXIT_WRONG_INPUT)
+    if numbers and is_pattern(cluster):
+        raise Failure("IDS are those of one cluster\n  give its name, or leave the IDS out", EXIT_WRONG_INPUT)
     require_terminal_or_yes(yes=yes)
     client = connect()
+    chosen = require([cluster], client, everything=False) if is_pattern(cluster) else [cluster]
+    which = "all jobs" if everything else f"job {', '.join(map(str, numbers))}" if numbers else "the newest running job"
+    _require_jobs(client, cluster, numbers)
+    confirm(f"Cancel {which} of {', '.join(chosen)}?", yes=yes)
+    documents = {
+        name: _cancel(client, name, numbers, everything, asynchronous=asynchronous, quiet=output == "json")
+        for name in chosen
+    }
+    if output == "json":
+        print_json(documents)
+
+
+def _require_jobs(client: Client, cluster: str, numbers: Sequence[int]) -> None:
+    """Raises `Failure` unless the cluster has the jobs."""
+    from perdure.sdk import clusters
+
+    if not numbers:
+        return
     known = {job["number"] for job in clusters.cluster_queue(cluster, numbers, client=client)["jobs"]}
     if unknown := [number for number in numbers if number not in known]:
         text = f"the cluster {cluster} has no job {', '.join(map(str, unknown))}"
         raise Failure(f"{text}\n  to list its jobs: perdure queue {cluster}", EXIT_NOT_FOUND)
-    which = "all jobs" if everything else f"job {', '.join(map(str, numbers))}" if numbers else "the newest running job"
-    confirm(f"Cancel {which} of {cluster}?", yes=yes)
+
+
+def _cancel(
+    client: Client, cluster: str, numbers: Sequence[int], everything: bool, *, asynchronous: bool, quiet: bool
+) -> list[api_types.ClusterJob]:
+    """Cancel jobs of one cluster; returns them. Says so, unless `quiet`."""
+    from perdure.sdk import clusters
+
     result = clusters.get(clusters.cancel(cluster, everything, job_ids=numbers or None, client=client))
     if result["cancelled"] and not asynchronous:
         with spinner("Cancelling"):
             clusters.wait_ended(cluster, result["cancelled"], client=client)
-    if output == "json":
+    if quiet:
         about = [*result["cancelled"], *result["finished"]]
-        return print_json({cluster: clusters.cluster_queue(cluster, about, client=client)["jobs"]})
+        return clusters.cluster_queue(cluster, about, client=client)["jobs"]
     if result["cancelled"]:
-        click.echo(f"Cancelled job ID {', '.join(map(str, result['cancelled']))}.")
+        click.echo(f"Cancelled job ID {', '.join(map(str, result['cancelled']))} of {cluster}.")
     if result["finished"]:
-        click.echo(f"Job ID {', '.join(map(str, result['finished']))} has already finished.")
+        click.echo(f"Job ID {', '.join(map(str, result['finished']))} of {cluster} has already finished.")
     if not any(result.values()):
-        click.echo("No jobs to cancel.")
+        click.echo(f"No jobs to cancel on {cluster}.")
     if result["unknown"]:
         raise Failure(f"{cluster} has no job {', '.join(map(str, result['unknown']))}", EXIT_NOT_FOUND)
+    return []
 
 
 def _each(
@@ -286,6 +376,13 @@ def _each(
     update_ssh_hosts(client)
     if output == "json":
         print_clusters(client, ids)
+
+
+def refuse_without_autostop(wait_for: str | None, idle_below: float | None, fix: str) -> None:
+    """Raises `Failure` for options that say when a cluster is idle, of a command that sets no autostop."""
+    given = {"--wait-for": wait_for, "--idle-below": idle_below}
+    if name := next((name for name, value in given.items() if value is not None), None):
+        raise Failure(f"{name} is an option of autostop\n  {fix}", EXIT_WRONG_INPUT)
 
 
 def _autostop_text(minutes: float, *, is_down: bool) -> str:

@@ -5,6 +5,7 @@
 | `launch`, `exec` | `{"cluster": Cluster, "job": ClusterJob or null, "warnings": [text]}` |
 | `status`, `stop`, `start`, `down`, `autostop` | `[Cluster]`, as each is after the command |
 | `queue`, `cancel` | `{name of the cluster: [ClusterJob]}`; of `cancel`, the jobs that it was about |
+| `logs` | `{"job": ClusterJob, "log": text or null}` |
 
 After an error, stdout is empty, and the exit code and stderr are those of the command without `-o json`.
 """

@@ -38,6 +38,7 @@ QUEUE_COLUMNS = (
     Column("LOG", drop_rank=7),
 )
 _USER = Column("USER")
+MAX_WAIT_REASONS = 3
 
 
 @click.command(
@@ -57,7 +58,11 @@ PREEMPTED its machines were lost (`perdure start` launches others; queue and log
 @click.option("-v", "--verbose", is_flag=True, help="Add address, command and last event; cut nothing.")
 @click.option("-u", "--all-users", is_flag=True, help="Add the column USER. All clusters are shown in any case.")
 @click.option("--ip", is_flag=True, help="Print the address of the first node of the one cluster that is given.")
+@click.option("--endpoints", is_flag=True, help="Print how the ports of the one cluster that is given are reached.")
+@click.option("--endpoint", type=click.IntRange(1, 65535), metavar="PORT", help="The same of one port.")
 @click.option("--show-managed-jobs/--no-show-managed-jobs", default=True, help="Show a line about managed jobs, too.")
+@click.option("--show-services/--no-show-services", default=True, help="Show a line about services, too.")
+@click.option("--show-pools/--no-show-pools", default=True, hidden=True)
 @click.option("-r", "--refresh", is_flag=True, hidden=True)
 @output_option
 def status(
@@ -65,7 +70,11 @@ def status(
     verbose: bool,
     all_users: bool,
     ip: bool,
+    endpoints: bool,
+    endpoint: int | None,
     show_managed_jobs: bool,
+    show_services: bool,
+    show_pools: bool,  # noqa: ARG001 - there are none
     refresh: bool,  # noqa: ARG001 - what is shown is always up to date
     output: str,
 ) -> None:
@@ -75,6 +84,8 @@ def status(
     from perdure.sdk import clusters
 
     client = connect()
+    if endpoints or endpoint is not None:
+        return _refuse_endpoints(names, endpoint)
     listed = clusters.clusters(names or None, client=client)
     missing = [name for name in names if not is_pattern(name) and name not in {cluster["name"] for cluster in listed}]
     for name in missing:
@@ -88,29 +99,41 @@ def status(
     elif ip:
         _print_ip(listed)
     else:
-        _print_status(client, listed, names, verbose=verbose, all_users=all_users, with_jobs=show_managed_jobs)
+        _print_clusters(listed, verbose=verbose, all_users=all_users)
+        if not names:
+            _print_others(client, with_jobs=show_managed_jobs, with_services=show_services)
     if missing:
         raise SystemExit(EXIT_FAILED_COMMAND)
 
 
-def _print_status(
-    client: Client,
-    listed: Sequence[api_types.Cluster],
-    names: Sequence[str],
-    *,
-    verbose: bool,
-    all_users: bool,
-    with_jobs: bool,
-) -> None:
+def _refuse_endpoints(names: Sequence[str], port: int | None) -> None:
+    """Raises `Failure`: nothing on a machine listens to the internet, but each of its ports can be forwarded."""
+    name, port_text = names[0] if len(names) == 1 else "CLUSTER", "PORT" if port is None else str(port)
+    fix = f"to reach it at http://127.0.0.1:{port_text}: perdure port-forward {name} {port_text}"
+    raise Failure(f"the machines of a cluster open no port to the internet\n  {fix}")
+
+
+def _print_clusters(listed: Sequence[api_types.Cluster], *, verbose: bool, all_users: bool) -> None:
     click.echo(click.style("Clusters", bold=True))
     for line in _status_lines(listed, verbose=verbose, all_users=all_users):
         click.echo(line)
-    if with_jobs and not names:
-        counts = client.jobs(limit=1)["counts"]
-        click.echo(click.style("\nManaged jobs", bold=True))
+
+
+def _print_others(client: Client, *, with_jobs: bool, with_services: bool) -> None:
+    """A line about managed jobs, and one about services if there are some."""
+    if with_jobs:
         from perdure.cli.jobs.queue import summary
 
+        counts = client.jobs(limit=1)["counts"]
+        click.echo(click.style("\nManaged jobs", bold=True))
         click.echo(summary(counts))
+    if with_services:
+        from perdure.sdk import serve
+
+        if services := serve.status(client=client):
+            click.echo(click.style("\nServices", bold=True))
+            for service in services:
+                click.echo(f"{service['name']}: {text.colored_status(service['status'])}")
 
 
 @click.command(
@@ -149,6 +172,8 @@ def queue(
     for name, one in queues.items():
         click.echo(f"\nJob queue of cluster {click.style(name, bold=True)} ({one['cluster']['status']})")
         for line in _queue_lines(name, shown[name], text.to_epoch(one["now"])):
+            click.echo(line)
+        for line in _wait_lines(shown[name]):
             click.echo(line)
 
 
@@ -206,12 +231,21 @@ def _queue_lines(name: str, jobs: Sequence[api_types.ClusterJob], now: float) ->
     return table.render(QUEUE_COLUMNS, rows, width=table.screen_width(), paints={"STATUS": text.colored_status})
 
 
+def _wait_lines(jobs: Sequence[api_types.ClusterJob]) -> list[str]:
+    """Why the first jobs of the queue wait."""
+    waiting = [job for job in reversed(jobs) if job["status"] == "PENDING" and job["message"]]
+    lines = [f"Job {job['number']} is waiting: {text.one_line(job['message'])}" for job in waiting[:MAX_WAIT_REASONS]]
+    return lines + (["… and others; for the reason: -o json"] if len(waiting) > MAX_WAIT_REASONS else [])
+
+
 def _autostop(cluster: api_types.Cluster) -> str:
-    """`10m`, `1h`, `10m (down)`, `10m (jobs only)`, or `-`."""
+    """`10m`, `1h`, `10m (down)`, `10m (jobs only)`, `10m (below 5%)`, or `-`."""
     seconds = cluster["autostop_s"]
     if seconds is None:
         return "-"
     minutes = seconds / 60
     shown = f"{minutes / 60:g}h" if minutes >= 60 and minutes % 60 == 0 else f"{minutes:g}m"
     shown += {"jobs": " (jobs only)", "none": " (always)"}.get(cluster["autostop_wait_for"], "")
+    if (floor := cluster.get("autostop_idle_below")) is not None:  # an older controller has none
+        shown += f" (below {100 * floor:g}%)"
     return f"{shown} (down)" if cluster["autostop_down"] else shown

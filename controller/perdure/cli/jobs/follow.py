@@ -11,10 +11,13 @@ from perdure.sdk.connection import api_types
 from perdure.sdk.connection.client import Client, ConnectionLost
 
 
-def follow(client: Client, job_id: int, *, task: int | None = None, tail: int | None = None) -> int:
-    """Print a job's logs until it ends; returns its exit code, or 101 when the user detaches with Ctrl-C."""
+def follow(
+    client: Client, job_id: int, *, task: int | None = None, attempt: int | None = None, tail: int | None = None
+) -> int:
+    """Print a job's logs until it, or the attempt, ends; returns the job's exit code, or 101 when the user detaches
+    with Ctrl-C."""
     try:
-        code = jobs.tail_logs(job_id, task=task, tail=tail, on_lost=_report_lost, client=client)
+        code = jobs.tail_logs(job_id, task=task, attempt=attempt, tail=tail, on_lost=_report_lost, client=client)
     except KeyboardInterrupt:
         click.echo(
             f"\nDetached; job {job_id} keeps running.\n"
@@ -23,7 +26,8 @@ def follow(client: Client, job_id: int, *, task: int | None = None, tail: int | 
             err=True,
         )
         return EXIT_NOT_FINISHED
-    click.echo(_final_line(jobs.get(job_id, client=client), task), err=True)
+    if attempt is None or code != EXIT_NOT_FINISHED:
+        click.echo(_final_line(jobs.get(job_id, client=client), task), err=True)
     return code
 
 

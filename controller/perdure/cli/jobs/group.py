@@ -10,6 +10,7 @@ COMMANDS = {
     "launch": LazyCommand("perdure.cli.jobs.launch:launch", "Run a task YAML or a command, and follow its logs."),
     "queue": LazyCommand("perdure.cli.jobs.queue:queue", "List jobs with status, place, recoveries and cost."),
     "show": LazyCommand("perdure.cli.jobs.show:show", "Show a job's attempts and timeline: what happened, and why."),
+    "why": LazyCommand("perdure.cli.jobs.show:why", "Say in one sentence what a job waits for."),
     "logs": LazyCommand("perdure.cli.jobs.logs:logs", "Show a job's logs, and follow them through recoveries."),
     "cancel": LazyCommand("perdure.cli.jobs.cancel:cancel", "Cancel jobs; they may save their work first."),
     "sweep": LazyCommand("perdure.cli.jobs.sweep:sweep", "Show jobs that were launched together, and act on all."),

@@ -10,13 +10,16 @@ import click
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.cli.jobs import timeline
-from perdure.recovery.statuses import EXIT_NOT_FINISHED, exit_code
+from perdure.recovery.statuses import EXIT_NOT_FINISHED, EXIT_NOT_FOUND, exit_code
 from perdure.sdk import jobs
 from perdure.sdk import logs as job_logs
 from perdure.sdk.connection import api_types
 from perdure.sdk.connection.client import Client
 
 TIMELINE_POLL_S = 1.0
+attempt_option = click.option(
+    "--attempt", type=click.IntRange(min=1), metavar="N", help="Show only the Nth attempt, which recoveries begin."
+)
 
 
 @click.command(
@@ -25,12 +28,13 @@ Examples:
   perdure jobs logs                      the newest job, followed until it ends
   perdure jobs logs 7 --tail 100
   perdure jobs logs 7 eval               one task of a pipeline, by name or number
+  perdure jobs logs 7 --attempt 2        one attempt; `perdure jobs show 7` lists them
   perdure jobs logs -n bert --no-follow > bert.log
   perdure jobs logs 7 --controller       what the controller did for the job, and why
   perdure jobs logs 7 --sync-down        to files in ~/perdure_logs
 
 \b
-Exit codes: 0 the job succeeded, 100 it failed, 101 it has not ended, 102 it does not exist,
+Exit codes: 0 the job succeeded, 100 it failed, 101 it has not ended, 102 it or the attempt does not exist,
 103 it was cancelled.
 """
 )
@@ -38,6 +42,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it has not ended, 102 it doe
 @click.argument("task", required=False, metavar="[TASK]")
 @click.option("-n", "--name", help="Show the newest job with this name.", shell_complete=suggestions.job_names)
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Follow the logs until the job ends.")
+@attempt_option
 @click.option("--controller", is_flag=True, help="Show controller events instead of job output.")
 @click.option(
     "--tail", type=click.IntRange(min=0), default=0, metavar="N", help="Show only the last N lines; 0 shows all."
@@ -48,6 +53,7 @@ def logs(
     task: str | None,
     name: str | None,
     follow: bool,
+    attempt: int | None,
     controller: bool,
     tail: int,
     sync_down: bool,
@@ -61,9 +67,11 @@ def logs(
 
     if job_id is not None and name is not None:
         raise Failure("ID and --name exclude each other\n  use one of them", EXIT_WRONG_INPUT)
-    if sync_down and (tail or task is not None):
-        fix = "it downloads the whole logs of all tasks; leave out TASK and --tail"
-        raise Failure(f"--sync-down excludes TASK and --tail\n  {fix}", EXIT_WRONG_INPUT)
+    if sync_down and (tail or task is not None or attempt is not None):
+        fix = "it downloads the whole logs of all tasks; leave out TASK, --attempt and --tail"
+        raise Failure(f"--sync-down excludes TASK, --attempt and --tail\n  {fix}", EXIT_WRONG_INPUT)
+    if controller and attempt is not None:
+        raise Failure("--controller and --attempt exclude each other\n  use one of them", EXIT_WRONG_INPUT)
     client = connect()
     selected_id = job_id if job_id is not None else jobs.newest(name, client=client)
     job = jobs.get(selected_id, client=client)
@@ -71,12 +79,14 @@ def logs(
         click.echo(f"Logs of job {selected_id}: {_download(client, job, controller=controller)}")
         raise SystemExit(0)
     index = None if task is None else _task_index(job, task)
+    if attempt is not None:
+        require_attempt(job, attempt, index)
     if controller:
-        code = _follow_timeline(client, selected_id, follow=follow, tail=tail)
+        code = follow_timeline(client, selected_id, follow=follow, tail=tail)
     elif follow:
-        code = follow_job(client, selected_id, task=index, tail=tail or None)
+        code = follow_job(client, selected_id, task=index, attempt=attempt, tail=tail or None)
     else:
-        code = jobs.tail_logs(selected_id, task=index, follow=False, tail=tail or None, client=client)
+        code = jobs.tail_logs(selected_id, task=index, attempt=attempt, follow=False, tail=tail or None, client=client)
     raise SystemExit(code)
 
 
@@ -104,7 +114,15 @@ def _task_index(job: api_types.JobDetail, task: str) -> int:
     raise Failure(f"job {job['job_id']} has no task {task!r}\n  choose from: {choices}", EXIT_WRONG_INPUT)
 
 
-def _follow_timeline(client: Client, job_id: int, *, follow: bool, tail: int) -> int:
+def require_attempt(job: api_types.JobDetail, attempt: int, task: int | None = None) -> None:
+    """Raises `Failure` unless the job, or its task of this number, has the attempt."""
+    known = sorted(one["generation"] for one in job["attempts"] if task in (None, one["task_index"]))
+    if attempt not in known:
+        what = f"it has had {known[-1]}" if known else "it has had none yet"
+        raise Failure(f"job {job['job_id']} has no attempt {attempt}: {what}", EXIT_NOT_FOUND)
+
+
+def follow_timeline(client: Client, job_id: int, *, follow: bool, tail: int) -> int:
     """Print the job's timeline, with `follow` until the job ends; returns its exit code, 101 if it has not ended."""
     printed = None
     try:

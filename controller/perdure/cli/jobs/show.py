@@ -1,4 +1,4 @@
-"""`perdure jobs show`."""
+"""`perdure jobs show` and `perdure jobs why`."""
 
 from __future__ import annotations
 
@@ -70,6 +70,34 @@ def show(job_id: int, output: str) -> None:
         click.echo(line)
 
 
+@click.command(
+    epilog="""\b
+Examples:
+  perdure jobs why 7
+  perdure jobs why                       the newest job
+"""
+)
+@click.argument("job_id", type=int, required=False, metavar="[ID]", shell_complete=suggestions.unfinished_job_ids)
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
+)
+def why(job_id: int | None, output: str) -> None:
+    """Say in one sentence what a job waits for, and since when."""
+    from perdure.cli.client import connect
+    from perdure.sdk import jobs
+
+    client = connect()
+    job = jobs.get(jobs.newest(client=client) if job_id is None else job_id, client=client)
+    status, name = logs.status_of(job), text.one_line(job["name"])
+    if output == "json":
+        waits = {"waits_for": job["waits_for"], "waits_since": job["waits_since"]}
+        return click.echo(json.dumps({"job_id": job["job_id"], "status": status.value, **waits}, indent=1))
+    if not job["waits_for"]:
+        return click.echo(f"Job {job['job_id']} ({name}) waits for nothing: it is {status.value}.")
+    since = text.local_time(job["waits_since"] or job["submitted_at"], with_zone=True)
+    click.echo(f"Job {job['job_id']} ({name}) is {status.value} since {since}: {text.one_line(job['waits_for'])}.")
+
+
 def lines(job: api_types.JobDetail, *, width: int | None, now: float) -> Iterator[str]:
     """The lines of `perdure jobs show`."""
     tasks = job.get("tasks") or [job]
@@ -85,6 +113,8 @@ def lines(job: api_types.JobDetail, *, width: int | None, now: float) -> Iterato
         if attempts:
             rows = [_attempt_row(attempt, now, timeline.refusal_code(attempt, job["timeline"])) for attempt in attempts]
             yield from ("", f"Attempts (times in {zone})", *table.render(ATTEMPTS, rows, width=width))
+    if why_it_waits := job.get("waits_for"):  # an older controller does not say
+        yield f"  {'waits for':<12} {text.one_line(why_it_waits)}"
     if job["timeline"]:
         began = text.to_epoch(job["submitted_at"])
         where = timeline.places(job["attempts"])

@@ -5,6 +5,7 @@ Called every second. It reads the database alone, so any controller may do it, a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,11 @@ from sqlalchemy import Connection, Engine, Row
 
 from perdure.controller.maintenance.stream_activity import StreamActivity
 from perdure.controller.runtime.clock import Clock
+from perdure.controller.store.clusters import idle_rules
+from perdure.controller.store.clusters.idle_rules import WaitFor
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records import cluster_slots, clusters
-from perdure.controller.store.records.clusters import DOWN, UP, ClusterHost, WaitFor
+from perdure.controller.store.records.clusters import DOWN, UP, ClusterHost
 from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.reasons import Reason
@@ -27,14 +30,18 @@ INTERVAL_S = 1.0
 # another one looks first, of that.
 _SESSION_LEAD_S = 3.0
 
+BusyJobs = Callable[[Mapping[int, float]], set[int]]
+"""Returns those of the jobs whose machines use the share that is given for each, or do not say what they use."""
+
 
 @dataclass(frozen=True)
 class ClusterUpkeep:
-    """Watches the clusters of an installation."""
+    """Watches the clusters of an installation. `busy_jobs`: of the machines that are connected to this controller."""
 
     database: Engine
     clock: Clock
     service: ClusterService
+    busy_jobs: BusyJobs = lambda _floors: set()
     streams: StreamActivity = field(default_factory=StreamActivity)
     _last_ends: dict[int, tuple[int, float]] = field(default_factory=dict)  # cluster → (its `next_job`, its last end)
 
@@ -46,10 +53,12 @@ class ClusterUpkeep:
                 rows = clusters.unsettled(conn)
                 hosts = clusters.hosts(conn, [row.id for row in rows])
                 overdue, stray = self._overdue_jobs(conn), clusters.stray_hosts(conn)
+                floors = idle_rules.floors(conn)
             if overdue:
                 self.service.cancel(overdue, None)
             if stray:
                 self.service.cancel(stray, self.service.save_home_s)
+            self._record_busy(rows, hosts, floors)
             for row in rows:
                 self._settle(row, hosts.get(row.id))
         except UNAVAILABLE as error:
@@ -62,7 +71,20 @@ class ClusterUpkeep:
             return
         with self.database.begin() as conn:
             for job_id, use in uses.items():
-                clusters.record_use(conn, job_id, use.used_at + (_SESSION_LEAD_S if use.is_entered else 0.0))
+                idle_rules.record_session(conn, job_id, use.used_at + (_SESSION_LEAD_S if use.is_entered else 0.0))
+
+    def _record_busy(
+        self, rows: Sequence[Row[Any]], hosts: Mapping[int, ClusterHost], floors: Mapping[int, float]
+    ) -> None:
+        """Let every controller know which of the machines that are connected to this one are busy."""
+        wanted = {host.job_id: floors[id] for id, host in hosts.items() if id in floors}
+        busy = self.busy_jobs(wanted) if wanted else set()
+        now = self.clock.now()
+        used = [row for row in rows if (host := hosts.get(row.id)) and host.job_id in busy]
+        if recorded := [row.id for row in used if row.active_at < now]:
+            with self.database.begin() as conn:
+                for cluster_id in recorded:
+                    idle_rules.record_use(conn, cluster_id, now + _SESSION_LEAD_S)
 
     def _settle(self, cluster: Row[Any], host: ClusterHost | None) -> None:
         try:
@@ -121,7 +143,10 @@ class ClusterUpkeep:
         """For how long, at most from `since`, no use of a cluster has delayed its autostop. None while one does."""
         active_at: float = max(cluster.active_at, since)
         with self.database.connect() as conn:
-            if clusters.wait_for(conn, cluster.id) is not WaitFor.NONE:
+            rule = idle_rules.get(conn, cluster.id)
+            if rule.below is not None:
+                active_at = max(active_at, clusters.last_job_submitted_at(conn, cluster.id) or 0.0)
+            elif rule.wait_for is not WaitFor.NONE:
                 if clusters.unfinished_jobs(conn, cluster.id):
                     return None
                 active_at = max(active_at, self._last_end(conn, cluster))

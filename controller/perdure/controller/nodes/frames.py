@@ -200,6 +200,12 @@ class UsageFrame:
     sent_per_s: Bytes = 0.0
     gpus: Annotated[list[GpuUsage], Field(max_length=_MAX_GPUS)] = plain_field(default_factory=list)
 
+    @property
+    def busy_share(self) -> float:
+        """The share of all processors that is used, or that of the busiest GPU if it is greater."""
+        of_cpus = self.cpu_used / self.cpus if self.cpus else 1.0
+        return max(of_cpus, *(gpu.utilization for gpu in self.gpus), 0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
 class ReadinessFrame:

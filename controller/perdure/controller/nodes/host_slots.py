@@ -22,8 +22,9 @@ from perdure.controller.nodes.frames import SlotReport, SlotState
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.clusters import idle_rules
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.records import cluster_slots, clusters
+from perdure.controller.store.records import cluster_slots
 from perdure.controller.store.records.agent_connections import Place
 
 log = structlog.get_logger(__name__)
@@ -93,7 +94,7 @@ class HostSlots:
 
     def _wanted(self, conn: Connection, place: Place) -> dict[str, Any]:
         slots = [self._slot(row) for row in cluster_slots.held_by_host(conn, *place)]
-        return {"slots": slots, **clusters.autostop_of_host(conn, place[0][0])}
+        return {"slots": slots, **idle_rules.of_host(conn, place[0][0])}
 
     def _slot(self, row: Row[Any]) -> dict[str, Any]:
         key = (row.job_id, row.task_index, row.generation)

@@ -1,11 +1,11 @@
 """What nodes report of their use: the newest report of each connected node, and when its GPUs count as progress.
 
-On the event loop, except `newest`.
+On the event loop, except `newest` and `busy_jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from perdure.controller.nodes.frames import UsageFrame
@@ -19,6 +19,7 @@ BUSY_UTILIZATION = 0.05
 _RECORDED_SHARE = 0.2
 # Another controller owns the job, and knows whether it limits how long GPUs may idle.
 _FORWARDED_INTERVAL_S = 120.0
+_MAX_AGE_S = 150.0  # nodes report once a minute
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,26 @@ class NodeUsage:
         self._inbox = inbox
         self._now = now
         self._speed = speed
-        self._newest: dict[Place, UsageReport] = {}
+        self._newest: dict[Place, UsageReport | None] = {}  # None: connected, and has reported nothing yet
         self._recorded_at: dict[AttemptKey, float] = {}
         self._busy: set[Place] = set()
         #: Reports since this process started.
         self.total = 0
+
+    def expect(self, place: Place) -> None:
+        """The node is connected."""
+        self._newest.setdefault(place, None)
+
+    def busy_jobs(self, floors: Mapping[int, float]) -> set[int]:
+        """Those of the jobs, each with a share of 1, of which a connected node uses at least that share of its
+        processors or of a GPU. A node whose report is missing or late counts as busy. From any thread."""
+        oldest = self._now() - _MAX_AGE_S * self._speed
+        return {
+            place[0][0]
+            for place, report in list(self._newest.items())
+            if (floor := floors.get(place[0][0])) is not None
+            and (report is None or report.at < oldest or report.frame.busy_share >= floor)
+        }
 
     def on_usage(self, place: Place, frame: UsageFrame) -> None:
         """Keep the report. If its job limits how long GPUs may idle, tell the reconciler whether they are at work."""
@@ -65,7 +81,8 @@ class NodeUsage:
 
     def newest(self, job_id: int) -> list[tuple[Place, UsageReport]]:
         """The newest report of each connected node of the job. From any thread."""
-        reports = [(place, report) for place, report in list(self._newest.items()) if place[0][0] == job_id]
+        of_job = [(place, report) for place, report in list(self._newest.items()) if place[0][0] == job_id]
+        reports = [(place, report) for place, report in of_job if report is not None]
         return sorted(reports, key=lambda item: item[0])
 
     def _interval_s(self, key: AttemptKey) -> float | None:

@@ -184,6 +184,7 @@ class NodeSessions:
         """Make this the node's current connection."""
         key, rank = connection.place
         self._connections[connection.place] = connection
+        self.usage.expect(connection.place)
         self._ranks.setdefault(key, set()).add(rank)
 
     def connections(self) -> list[Connection]:

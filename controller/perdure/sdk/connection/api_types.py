@@ -142,6 +142,8 @@ class JobDetail(Job):
     tasks: list[Job]
     attempts: list[Attempt]
     timeline: list[TimelineEntry]
+    waits_for: str  # why it waits, in one sentence; "" if it runs or has ended
+    waits_since: str | None
     cluster: str | None  # the name of the cluster that the job belongs to
     cluster_job: int | None  # its number there; None for the job that holds the machines of the cluster
 
@@ -222,6 +224,7 @@ class Cluster(TypedDict):
     autostop_s: float | None  # None: it is never stopped by itself
     autostop_down: bool
     autostop_wait_for: str  # jobs_and_ssh, jobs or none
+    autostop_idle_below: float | None  # jobs count only while a machine uses this share of its CPUs or of a GPU
     recover: bool
     launched_at: str
     head_ip: str | None

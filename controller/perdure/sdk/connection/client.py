@@ -133,13 +133,12 @@ class Client:
 
     def plan(self, name: str | None, tasks: Sequence[Config], *, forecast: bool = False) -> api_types.Plan:
         body = {"name": name, "tasks": list(tasks)} | ({"forecast": True} if forecast else {})
-        return self._expect(api_types.Plan, self._call("POST", "/plan", body=body))
+        return self.call(api_types.Plan, "POST", "/plan", body=body)
 
     def submit(
         self, name: str | None, tasks: Sequence[Config], *, user: str, key: str, num_jobs: int = 1
     ) -> api_types.Submitted:
-        """Submit a job, or `num_jobs` identical ones. Safe to repeat after ConnectionLost: submitting with the same
-        `key` again returns the original jobs."""
+        """Submit a job, or `num_jobs` identical ones. Repeating it with the same `key` returns the original jobs."""
         body = {"name": name, "tasks": list(tasks), "user": user, "key": key, "num_jobs": num_jobs}
         return self._expect(api_types.Submitted, self._call("POST", "/jobs", body=body))
 
@@ -208,12 +207,13 @@ class Client:
         job_id: int,
         *,
         task: int | None = None,
+        attempt: int | None = None,
         follow: bool = True,
         tail: int | None = None,
         offset: int | None = None,
     ) -> Iterator[LogStream]:
         """The job's log from byte `offset` of the rendered stream; without it, the last `tail` lines or everything."""
-        query = {"task": task, "follow": int(follow), "tail": tail, "offset": offset}
+        query = {"task": task, "attempt": attempt, "follow": int(follow), "tail": tail, "offset": offset}
         with self._response(
             "GET", f"/jobs/{job_id}/logs", query=query, idle_timeout_s=STREAM_IDLE_TIMEOUT_S
         ) as response:

@@ -111,14 +111,14 @@ AUTOSTOP = Record(
         "idle_minutes": Field(Number(low=-1), "Idle time in minutes before the cluster stops."),
         "down": Field(FLAG, "Whether to terminate the cluster instead of stopping it."),
         "wait_for": Field(choice("jobs_and_ssh", "jobs", "none"), "What counts as activity."),
+        "idle_below": Field(Number(0.1, 100, whole=False), "Jobs count only from this use (percent) on."),
         "hook": Field(
-            TEXT,
-            "Shell commands to run before the cluster stops.",
+            *(TEXT, "Shell commands to run before the cluster stops."),
             refused="it does not run; write it under `config.hooks` with `events: [down]`",
         ),
         "hook_timeout": Field(Number(positive=True), "Time limit of `hook` in seconds."),
     },
-    "a mapping with idle_minutes, down, wait_for",
+    "a mapping with idle_minutes, down, wait_for, idle_below",
 )
 
 

@@ -33,6 +33,22 @@ def test_logs__without_following(perdure: RunPerdure, preempted_job: int) -> Non
     assert result.stdout == "two\nthree\n"
 
 
+def test_logs__of_one_attempt(perdure: RunPerdure, server: Controller, preempted_job: int) -> None:
+    assert perdure("jobs", "logs", preempted_job, "--attempt", "2", "--no-follow").exit_code == 101
+    assert "attempt=2" in server.called("GET .*/logs.*")[-1][1]
+    result = perdure("jobs", "logs", preempted_job, "--attempt", "3")
+    assert (result.exit_code, result.stderr) == (102, f"Error: job {preempted_job} has no attempt 3: it has had 2\n")
+    assert perdure("jobs", "logs", preempted_job, "--attempt", "1", "--controller").exit_code == 2
+
+
+def test_logs__of_an_attempt_that_has_ended_are_followed_no_further(
+    perdure: RunPerdure, server: Controller, preempted_job: int
+) -> None:
+    """The job goes on, and with it the log of all attempts."""
+    assert perdure("jobs", "logs", preempted_job, "--attempt", "1").exit_code == 101
+    assert "attempt=1" in server.called("GET .*/logs.*")[-1][1]
+
+
 def test_logs__are_the_printed_bytes(in_process: StartPerdure, server: Controller) -> None:
     server.add("SUCCEEDED", printed=b"a\xffb\r\x1b[31mred\n")
     process = in_process("jobs", "logs")
@@ -70,7 +86,7 @@ def test_logs__sync_down_writes_files(
         "run-1.log": b"a\xffb\n",
     }
     assert perdure("jobs", "logs", "9", "-s").exit_code == 102
-    assert "leave out TASK and --tail" in perdure("jobs", "logs", "1", "-s", "--tail", "3").stderr
+    assert "leave out TASK, --attempt and --tail" in perdure("jobs", "logs", "1", "-s", "--tail", "3").stderr
     (tmp_path / "perdure_logs/3-x").write_text("")
     server.add("RUNNING", name="x")
     assert "Error: cannot write the logs: " in perdure("jobs", "logs", "3", "-s").stderr

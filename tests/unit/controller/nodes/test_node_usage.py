@@ -87,3 +87,28 @@ def test_job_without_limits__records_nothing(world: World) -> None:
     job = running(world, Recovery())
     usage.on_usage(((job, 0, 1), 0), frame(BUSY))
     assert world.inbox.backlog() == 0
+
+
+def test_busy_jobs__use_their_share_of_the_processors_or_of_a_gpu(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    place = ((1, 0, 1), 0)
+    usage.on_usage(place, frame(IDLE, 0.2))
+    assert usage.busy_jobs({1: 0.5}) == {1}, "one of its two processors"
+    assert usage.busy_jobs({1: 0.51}) == set()
+    assert usage.busy_jobs({2: 0.1}) == set()
+    usage.on_usage(place, frame(IDLE, BUSY))
+    assert usage.busy_jobs({1: 0.6}) == {1}, "its second GPU"
+
+
+def test_busy_jobs__have_nodes_whose_report_is_missing_or_late(world: World) -> None:
+    usage, floors = NodeUsage(world.inbox, world.clock.now), {1: 0.9}
+    quiet, silent = ((1, 0, 1), 0), ((1, 0, 1), 1)
+    usage.on_usage(quiet, frame(IDLE))
+    assert usage.busy_jobs(floors) == set()
+    usage.expect(silent)
+    assert usage.busy_jobs(floors) == {1}
+    assert [place for place, _ in usage.newest(1)] == [quiet]
+    usage.forget(silent)
+    assert usage.busy_jobs(floors) == set()
+    world.clock.advance(200.0)
+    assert usage.busy_jobs(floors) == {1}

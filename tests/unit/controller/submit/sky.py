@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Row, insert, select, update
 
 from perdure.controller.daemon import Daemon
-from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
+from perdure.controller.maintenance.cluster_upkeep import BusyJobs, ClusterUpkeep
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.store import codec
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.jobs import KEY_SEPARATOR, Job, Task
+from perdure.controller.store.records.jobs import KEY_SEPARATOR, Attempt, Job, Node, Task
 from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.cluster.requests import LaunchOptions
 from perdure.controller.submit.requester import Requester
@@ -108,6 +108,18 @@ class Sky:
         assert isinstance(clock, ManualClock)
         clock.advance(seconds)
 
-    def tick(self) -> None:
+    def run_host(self, job_id: int) -> None:
+        """The machines that a job holds are up, as the reconciler would record it."""
+        now = self.daemon.api_context.clock.now()
+        offer = {"cloud": "local", "vcpus": 8, "memory_gib": 8, "accelerators": None}
+        with self.daemon.database.begin() as conn:
+            conn.execute(update(Task).where(Task.c.job_id == job_id).values(state="RUNNING", has_run=True))
+            attempt = {"job_id": job_id, "task_index": 0, "generation": 1, "state": "RUNNING", "running_at": now}
+            attempt |= {"offer": offer, "requested_at": now, "terminating": False}
+            conn.execute(insert(Attempt).values(**attempt))
+            node = {"job_id": job_id, "task_index": 0, "generation": 1, "rank": 0, "phase": "running", "message": ""}
+            conn.execute(insert(Node).values(**node, connected=True))
+
+    def tick(self, busy_jobs: BusyJobs = lambda _floors: set()) -> None:
         """What `maintenance.cluster_upkeep` does every second."""
-        ClusterUpkeep(self.daemon.database, self.daemon.api_context.clock, self.service).tick()
+        ClusterUpkeep(self.daemon.database, self.daemon.api_context.clock, self.service, busy_jobs).tick()

@@ -16,13 +16,13 @@ from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
+from perdure.controller.store.clusters.idle_rules import IdleRule, WaitFor
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.queries import globs
 from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import WaitFor
-from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster, no_such_cluster
+from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster, checked_rule, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.connection import api_types
 
@@ -32,6 +32,7 @@ _MAX_NUMBER, _MAX_NUMBERS = 2**31 - 1, 10_000
 _MAX_IDLE_S, _MAX_LIMIT_S = 3_650 * 86_400.0, 3_650 * 86_400.0
 Name = Annotated[str, Path(max_length=200, description="the cluster's name")]
 Number = Annotated[int, Field(ge=1, le=_MAX_NUMBER)]
+Share = Annotated[float, Field(gt=0, le=1)]
 IdleSeconds = Annotated[float, Field(ge=0, le=_MAX_IDLE_S)]
 
 
@@ -49,6 +50,7 @@ class LaunchClusterBody(ClusterJobBody):
     idle_s: IdleSeconds | None = None
     down: bool = False
     wait_for: Annotated[WaitFor, Field(strict=False)] = WaitFor.JOBS_AND_SSH
+    idle_below: Share | None = None
     recover: bool = False
     command: str = Field("", max_length=2000)
 
@@ -57,6 +59,7 @@ class AutostopBody(RequestBody):
     idle_s: IdleSeconds | None
     down: bool = False
     wait_for: Annotated[WaitFor, Field(strict=False)] = WaitFor.JOBS_AND_SSH
+    idle_below: Share | None = None
 
 
 class CancelJobsBody(RequestBody):
@@ -70,7 +73,7 @@ class CancelJobsBody(RequestBody):
 def launch(caller: Runner, body: LaunchClusterBody) -> dict[str, Any]:
     """Create a cluster, or use the one of that name, and queue a job on it. Repeating it with `key` does it once."""
     options = LaunchOptions(
-        body.setup, body.job, body.idle_s, body.down, body.wait_for, body.recover, body.command, body.limit_s
+        body.setup, body.job, body.idle_s, body.down, _idle_rule(body), body.recover, body.command, body.limit_s
     )
     record(caller, "cluster.launch", f"cluster {body.name or ''}".strip())
     key = caller.key_for(body.key) or ""
@@ -111,7 +114,7 @@ def queue(
         if row is None:
             raise no_such_cluster(name)
         (cluster,) = queries.describe(conn, [row])
-        jobs = queries.jobs_of(conn, row.id, now, number)
+        jobs = queries.jobs_of(conn, row, now, number)
     return {"now": iso(now), "cluster": cluster, "jobs": jobs}
 
 
@@ -149,11 +152,13 @@ def down(caller: Runner, name: Name) -> dict[str, Any]:
 def autostop(caller: Runner, name: Name, body: AutostopBody) -> dict[str, Any]:
     """Stop a cluster, or take it down, once it was idle for `idle_s` seconds; null: never.
 
-    `wait_for`: what keeps it from being idle, jobs and sessions of users, jobs alone, or nothing.
+    `wait_for`: what keeps it from being idle, jobs and sessions of users, jobs alone, or nothing. `idle_below`: a share
+    of 1; jobs count only while a machine uses that much of its CPUs or of a GPU.
     """
+    rule = _idle_rule(body)
     cluster_id = _record(caller, "cluster.autostop", name, idle_s=body.idle_s, down=body.down)
     service = caller.context.cluster_service
-    service.autostop(name, body.idle_s, body.wait_for, down=body.down, of=caller.changes)
+    service.autostop(name, body.idle_s, rule, down=body.down, of=caller.changes)
     return _describe(caller, cluster_id)
 
 
@@ -161,6 +166,10 @@ def autostop(caller: Runner, name: Name, body: AutostopBody) -> dict[str, Any]:
 def show(caller: Reader, cluster_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
     """A cluster by its id, also after it is down."""
     return _describe(caller, cluster_id)
+
+
+def _idle_rule(body: LaunchClusterBody | AutostopBody) -> IdleRule:
+    return checked_rule(body.wait_for, body.idle_below)
 
 
 def _record(caller: Caller, action: str, name: str, *, gone: bool = False, **detail: Any) -> int:

@@ -26,9 +26,9 @@ from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.access import audit, owners
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.queries import globs, search
+from perdure.controller.store.queries import globs, search, wait_reasons
 from perdure.controller.store.queries import job_listing as queries
-from perdure.controller.store.queries.clusters import cluster_of_job
+from perdure.controller.store.queries.clusters import cluster_of_job, wait_in_queue
 from perdure.controller.store.queries.globs import BadGlob, Glob
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.store.records import clusters, jobs
@@ -180,9 +180,14 @@ def show(caller: Reader, job_id: VisibleJob) -> dict[str, Any]:
             raise no_such_job(job_id)
         attempts = queries.attempts_of(conn, job_id, now)
         timeline = queries.timeline(conn, job_id)
-        cluster = cluster_of_job(conn, job_id)
+        cluster, queued = cluster_of_job(conn, job_id), wait_in_queue(conn, job_id, now)
     current = next((t for t in tasks if t["status"] != Status.SUCCEEDED), tasks[-1])
-    return {**current, "now": queries.iso(now), "tasks": tasks, "attempts": attempts, "timeline": timeline, **cluster}
+    index = current["task_index"]
+    blocked = queued or context.launch_blocked_reason(job_id, index)
+    why = wait_reasons.sentence(tasks, attempts, timeline, index=index, blocked=blocked)
+    waits = {"waits_for": why, "waits_since": wait_reasons.since(current, attempts) if why else None}
+    parts = {"tasks": tasks, "attempts": attempts, "timeline": timeline}
+    return {**current, "now": queries.iso(now), **parts, **cluster, **waits}
 
 
 @router.post("/jobs/cancel", responses=json_response(api_types.Cancelled) | error_responses(409))

@@ -42,17 +42,23 @@ async def job_logs(
     job_id: VisibleJob,
     *,
     task: Annotated[int | None, Query(ge=0)] = None,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
     follow: bool = False,
     tail: Annotated[int, Query(ge=0, le=_MAX_TAIL_LINES)] = 0,
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
-    """The transcript from byte `offset`, or its last `tail` lines (0: all); with `follow`, new output as it appears."""
+    """The transcript from byte `offset`, or its last `tail` lines (0: all); with `follow`, new output as it appears.
+
+    `attempt`: only that of the attempts with this number.
+    """
     context = caller.context
-    reader = _TranscriptReader(context, job_id, task)
+    reader = _TranscriptReader(context, job_id, task, attempt)
     if not await run_in_threadpool(reader.exists):
         raise no_such_job(job_id)
+    if attempt is not None:
+        await run_in_threadpool(reader.require_attempt)
     if tail:
-        offset = await run_in_threadpool(_start_of_tail, _TranscriptReader(context, job_id, task), tail)
+        offset = await run_in_threadpool(_start_of_tail, _TranscriptReader(context, job_id, task, attempt), tail)
     headers = {"Perdure-Offset": str(offset)}
     return StreamingResponse(_stream(caller, reader, offset, follow), media_type="text/plain", headers=headers)
 
@@ -84,10 +90,11 @@ class _TranscriptReader:
     `has_buffered`.
     """
 
-    def __init__(self, context: ApiContext, job_id: int, task: int | None) -> None:
+    def __init__(self, context: ApiContext, job_id: int, task: int | None, attempt: int | None) -> None:
         self._context = context
         self.job_id = job_id
         self._task = task
+        self._attempt = attempt
         self._attempts: list[AttemptInfo] = []
         self._without_reason: set[tuple[int, int]] = set()
         self._refusals: dict[tuple[int, int], str] = {}
@@ -100,6 +107,17 @@ class _TranscriptReader:
         with self._context.database.connect() as conn:
             return bool(search.find_ids(conn, Filter(ids=(self.job_id,))))
 
+    def require_attempt(self) -> None:
+        """Raises RequestRejected (404) if there is no attempt of the number that was asked for."""
+        rows = [row for row in load_log_attempts(self._context.database, self.job_id) if self._is_of_task(row)]
+        known = sorted({row.generation for row in rows if row.generation is not None})
+        if self._attempt not in known:
+            what = f"it has had {known[-1]}" if known else "it has had none yet"
+            fix = f"see `perdure jobs show {self.job_id}`: {what}"
+            raise RequestRejected(
+                f"job {self.job_id} has no attempt {self._attempt}", where="attempt", fix=fix, status=404
+            )
+
     def read_new(self) -> Iterator[bytes]:
         """The output since the last call, up to the state of the last `refresh`."""
         return self._transcript.read_new()
@@ -109,17 +127,21 @@ class _TranscriptReader:
         return self._transcript.has_buffered
 
     def refresh(self) -> bool:
-        """Load the job's attempts. Returns whether all tasks have ended, so that the log is final.
+        """Load the job's attempts. Returns whether all tasks, or the attempts asked for, have ended: the log is final.
 
         Call it before the log is read, so that nothing is missed.
         """
         rows = load_log_attempts(self._context.database, self.job_id)
         has_several = len({row.task_index for row in rows}) > 1
-        shown = [row for row in rows if self._task in (None, row.task_index)]
+        shown = [row for row in rows if self._is_of_task(row) and self._attempt in (None, row.generation)]
         self._load_refusals(shown)
         self._load_stops(shown)
         self._attempts = [self._info(row, has_several) for row in shown if _is_shown(row)]
-        return all(Status(row.status).is_terminal for row in shown)
+        is_final = all(Status(row.status).is_terminal for row in shown)
+        return is_final or (self._attempt is not None and all(row.state in _ENDED for row in shown))
+
+    def _is_of_task(self, row: Row[Any]) -> bool:
+        return self._task in (None, row.task_index)
 
     def _load_refusals(self, rows: Sequence[Row[Any]]) -> None:
         """Load why clouds refused attempts, if one ended since the last call without a reason of its own."""

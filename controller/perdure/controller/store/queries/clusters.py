@@ -7,11 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from perdure.controller.store.clusters import cluster_homes
-from perdure.controller.store.queries import job_listing
+from perdure.controller.store.clusters import cluster_homes, idle_rules
+from perdure.controller.store.clusters.idle_rules import IdleRule
+from perdure.controller.store.queries import job_listing, queue_waits
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import DOWN, STOPPED, Cluster, ClusterHost, WaitFor
+from perdure.controller.store.records.clusters import DOWN, STOPPED, Cluster, ClusterHost
 from perdure.controller.store.records.jobs import Attempt, Job, Node
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import TERMINAL, AttemptState, NodePhase, Status
@@ -41,31 +42,42 @@ _OF_JOB = (
 def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
     """The API's Cluster objects, in the order of `rows` (of the table `cluster`)."""
     ids = [row.id for row in rows]
-    hosts, waits_for = clusters.hosts(conn, ids), clusters.waits_for(conn, ids)
+    hosts, rules = clusters.hosts(conn, ids), idle_rules.of_clusters(conn, ids)
     homes = cluster_homes.of_clusters(conn, ids)
-    return [_cluster(row, hosts.get(row.id), waits_for[row.id]) | _home(homes.get(row.id)) for row in rows]
+    return [_cluster(row, hosts.get(row.id), rules[row.id]) | _home(homes.get(row.id)) for row in rows]
 
 
 def jobs_of(
-    conn: Connection, cluster_id: int, now: float, numbers: Collection[int] | None = None
+    conn: Connection, cluster: Row[Any], now: float, numbers: Collection[int] | None = None
 ) -> list[dict[str, Any]]:
     """The API's ClusterJob objects, newest first: all jobs of a cluster, or those with these numbers."""
-    known = clusters.numbered_jobs(conn, cluster_id)
+    known, waits = clusters.numbered_jobs(conn, cluster.id), waits_of(conn, cluster, now)
     chosen = known.keys() if numbers is None else known.keys() & set(numbers)
     newest = [(known[number], number) for number in sorted(chosen, reverse=True)]
     return [
         job
         for start in range(0, len(newest), _BATCH_SIZE)
-        for job in _describe_jobs(conn, dict(newest[start : start + _BATCH_SIZE]), now)
+        for job in _describe_jobs(conn, dict(newest[start : start + _BATCH_SIZE]), now, waits)
     ]
 
 
-def _describe_jobs(conn: Connection, wanted: Mapping[int, int], now: float) -> list[dict[str, Any]]:
-    """The ClusterJob objects of these jobs (id → number), newest first."""
+def waits_of(conn: Connection, cluster: Row[Any], now: float) -> dict[int, str]:
+    """Job id → why it waits, in one sentence, of every job in the queue of a cluster."""
+    host = clusters.hosts(conn, [cluster.id]).get(cluster.id)
+    return queue_waits.sentences(conn, cluster, host, status_of(cluster, host), now)
+
+
+def _describe_jobs(
+    conn: Connection, wanted: Mapping[int, int], now: float, waits: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """The ClusterJob objects of these jobs (id → number), newest first. `waits`: why those in the queue wait."""
     described = job_listing.describe(conn, list(wanted), now)
     setting_up = _setting_up(conn, [job["job_id"] for job in described if job["status"] == Status.STARTING])
     return sorted(
-        (_job(wanted[job["job_id"]], job, is_setting_up=job["job_id"] in setting_up) for job in described),
+        (
+            _job(wanted[job["job_id"]], job, waits.get(job["job_id"]), is_setting_up=job["job_id"] in setting_up)
+            for job in described
+        ),
         key=lambda job: -job["number"],
     )
 
@@ -84,7 +96,7 @@ def status_of(row: Row[Any], host: ClusterHost | None) -> str:
     return "UP" if host.running is not None else "INIT"
 
 
-def _cluster(row: Row[Any], host: ClusterHost | None, wait_for: WaitFor) -> dict[str, Any]:
+def _cluster(row: Row[Any], host: ClusterHost | None, idle: IdleRule) -> dict[str, Any]:
     attempt = host.attempts[-1] if host and host.attempts else None
     offer: Mapping[str, Any] = attempt.offer if attempt else {}
     head_ip = attempt.ips.get(0) if attempt else None
@@ -99,7 +111,8 @@ def _cluster(row: Row[Any], host: ClusterHost | None, wait_for: WaitFor) -> dict
         "num_nodes": host.num_nodes if host else 1,
         "autostop_s": row.autostop_s,
         "autostop_down": row.autostop_down,
-        "autostop_wait_for": str(wait_for),
+        "autostop_wait_for": str(idle.wait_for),
+        "autostop_idle_below": idle.below,
         "recover": row.recover,
         "launched_at": iso(row.launched_at),
         "head_ip": head_ip,
@@ -136,7 +149,7 @@ def _setting_up(conn: Connection, job_ids: Sequence[int]) -> set[int]:
     return set(conn.execute(query).scalars()) & set(conn.execute(by_node).scalars())
 
 
-def _job(number: int, job: Mapping[str, Any], *, is_setting_up: bool) -> dict[str, Any]:
+def _job(number: int, job: Mapping[str, Any], wait: str | None, *, is_setting_up: bool) -> dict[str, Any]:
     status = "SETTING_UP" if is_setting_up else _JOB_STATUSES.get(job["status"], "FAILED_DRIVER")
     return {
         "number": number,
@@ -150,11 +163,17 @@ def _job(number: int, job: Mapping[str, Any], *, is_setting_up: bool) -> dict[st
         "resources": job["resources"],
         "status": status,
         "has_ended": job["status"] in TERMINAL,
-        "message": job["message"] or "",
+        "message": wait or job["message"] or "",
         "exit_code": job["exit_code"],
         "recovery_count": job["recovery_count"],
         "task_id": job["task_id"],
     }
+
+
+def wait_in_queue(conn: Connection, job_id: int, now: float) -> str | None:
+    """Why a job waits in the queue of its cluster; None if it does not."""
+    row = conn.execute(select(Cluster).join(Job, Job.c.cluster_id == Cluster.c.id).where(Job.c.id == job_id)).first()
+    return None if row is None else waits_of(conn, row, now).get(job_id)
 
 
 def cluster_of_job(conn: Connection, job_id: int) -> dict[str, Any]:

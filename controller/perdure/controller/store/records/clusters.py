@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, case, func, insert, literal, select, union, update
 
-from perdure.controller.store.records import facts
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, Attempt, Job, Node, Task
 from perdure.controller.store.tables import ClusterRow
 from perdure.recovery.market.slot_queue import Demand, NodeRoom, QueuedJob
@@ -18,17 +16,8 @@ from perdure.recovery.statuses import AttemptState, TaskState
 Cluster = ClusterRow.__table__  # type: ignore[attr-defined]
 
 
-class WaitFor(StrEnum):
-    """What autostop waits for before it counts idle seconds. The values are SkyPilot's."""
-
-    JOBS_AND_SSH = "jobs_and_ssh"
-    JOBS = "jobs"
-    NONE = "none"
-
-
 UP, STOPPED, DOWN = "UP", "STOPPED", "DOWN"
 """What a user requests of a cluster (`cluster.wanted`)."""
-_WAIT_FOR = "cluster_wait_for.{}"  # the fact, by the cluster's id; there is none for the default
 
 IS_HOST = and_(Job.c.cluster_id.is_not(None), Job.c.cluster_job.is_(None))
 """Whether a job holds the machines of a cluster, whose name it has."""
@@ -189,50 +178,6 @@ def number_of(conn: Connection, job_id: int) -> int | None:
     return conn.execute(select(Job.c.cluster_job).where(Job.c.id == job_id)).scalar()
 
 
-def autostop_of_host(conn: Connection, job_id: int) -> dict[str, Any]:
-    """When the cluster of a host is stopped, as the host gets it: `autostop_s`, `wait_for` and `active_at`.
-
-    `active_at` is there only if nothing is waited for: from each new value, the host counts anew.
-    """
-    of_host = select(Cluster.c.id, Cluster.c.autostop_s, Cluster.c.active_at)
-    row = conn.execute(of_host.join(Job, Job.c.cluster_id == Cluster.c.id).where(Job.c.id == job_id)).first()
-    if row is None or row.autostop_s is None:
-        return {"autostop_s": None}
-    waits = wait_for(conn, row.id)
-    setting = {"autostop_s": row.autostop_s, "wait_for": str(waits)}
-    return setting | ({"active_at": row.active_at} if waits is WaitFor.NONE else {})
-
-
-def wait_for(conn: Connection, cluster_id: int) -> WaitFor:
-    """What the autostop of a cluster waits for."""
-    return waits_for(conn, [cluster_id])[cluster_id]
-
-
-def waits_for(conn: Connection, cluster_ids: Collection[int]) -> dict[int, WaitFor]:
-    """What the autostop of each of these clusters waits for."""
-    known = facts.get_all(conn, [_WAIT_FOR.format(id) for id in cluster_ids])
-    return {id: WaitFor(known.get(_WAIT_FOR.format(id), WaitFor.JOBS_AND_SSH)) for id in cluster_ids}
-
-
-def set_wait_for(conn: Connection, cluster_id: int, value: WaitFor) -> None:
-    """Store what the autostop of a cluster waits for."""
-    if value is WaitFor.JOBS_AND_SSH:
-        facts.remove(conn, _WAIT_FOR.format(cluster_id))
-    else:
-        facts.set(conn, _WAIT_FOR.format(cluster_id), str(value))
-
-
-def record_use(conn: Connection, job_id: int, at: float) -> None:
-    """A user has used the machines of this job through a stream, `at` (epoch seconds). Autostop counts from there."""
-    row = conn.execute(
-        select(Cluster.c.id)
-        .join(Job, Job.c.cluster_id == Cluster.c.id)
-        .where(Job.c.id == job_id, Job.c.cluster_job.is_(None), Cluster.c.autostop_s.is_not(None))
-    ).first()
-    if row is not None and wait_for(conn, row.id) is WaitFor.JOBS_AND_SSH:
-        conn.execute(update(Cluster).where(Cluster.c.id == row.id, Cluster.c.active_at < at).values(active_at=at))
-
-
 def find(conn: Connection, name: str, *, gone: bool = False, user: str | None = None) -> Row[Any] | None:
     """The cluster `name`; with `gone`, or else the newest one of that name that is down. `user`: only that user's."""
     own = () if user is None else (Cluster.c.user == user,)
@@ -358,6 +303,12 @@ def running_jobs(conn: Connection, cluster_id: int) -> set[int]:
     """The ids of the cluster's jobs that have machines."""
     has_attempt = Task.c.state.in_((TaskState.PROVISIONING.value, TaskState.RUNNING.value))
     return set(conn.execute(_UNFINISHED.where(has_attempt), {"of_cluster": cluster_id}).scalars())
+
+
+def last_job_submitted_at(conn: Connection, cluster_id: int) -> float | None:
+    """When the newest job of a cluster was submitted; None if it has had none."""
+    newest = _NUMBERED.with_only_columns(Job.c.submitted_at).order_by(None).order_by(Job.c.cluster_job.desc()).limit(1)
+    return conn.execute(newest, {"of_cluster": cluster_id}).scalar()
 
 
 def last_job_ended_at(conn: Connection, cluster_id: int) -> float | None:

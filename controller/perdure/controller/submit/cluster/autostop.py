@@ -16,6 +16,7 @@ class AutostopRequest:
     idle_s: float | None
     down: bool = False
     wait_for: str | None = None  # None: the default
+    below: float | None = None  # a share of 1; None: no floor
 
 
 def parse_autostop(value: object) -> AutostopRequest | None:
@@ -28,7 +29,9 @@ def parse_autostop(value: object) -> AutostopRequest | None:
     if isinstance(value, Mapping):
         minutes = value.get("idle_minutes")
         idle_s = _idle_s(DEFAULT_IDLE_MINUTES if minutes is None else minutes)
-        return AutostopRequest(idle_s, bool(value.get("down", False)), value.get("wait_for"))
+        percent = value.get("idle_below")
+        below = None if percent is None else float(percent) / 100
+        return AutostopRequest(idle_s, bool(value.get("down", False)), value.get("wait_for"), below)
     return AutostopRequest(_idle_s(value))
 
 

@@ -18,9 +18,10 @@ from sqlalchemy.exc import IntegrityError
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.store.clusters import cluster_homes
+from perdure.controller.store.clusters import cluster_homes, idle_rules
+from perdure.controller.store.clusters.idle_rules import IdleRule
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import STOPPED, UP, ClusterHost, WaitFor
+from perdure.controller.store.records.clusters import STOPPED, UP, ClusterHost
 from perdure.controller.submit.cluster.cluster_tasks import (
     OnCluster,
     accelerator_of,
@@ -159,7 +160,7 @@ class ClusterService:
         }
         try:
             with self.database.begin() as conn:
-                clusters.set_wait_for(conn, clusters.insert_cluster(conn, columns), options.wait_for)
+                idle_rules.store(conn, clusters.insert_cluster(conn, columns), options.idle)
             failpoint("cluster.created")
         except IntegrityError as error:  # another request has created it a moment ago
             with self.database.connect() as conn:
@@ -303,7 +304,7 @@ class ClusterService:
         with self.database.begin() as conn:
             if not _is_as(conn, seen) or not clusters.take_down(conn, cluster_id, cause):
                 return
-            clusters.set_wait_for(conn, cluster_id, WaitFor.JOBS_AND_SSH)  # nothing of it is left in the facts
+            idle_rules.store(conn, cluster_id, IdleRule())  # nothing of it is left in the facts
             host, unfinished = _host(conn, cluster_id), clusters.unfinished_jobs(conn, cluster_id)
         failpoint("cluster.downed")
         if unfinished:
@@ -329,15 +330,13 @@ class ClusterService:
         if host is not None and not host.cancelled and host.outcome is None:
             self.cancel([host.job_id], grace_s)
 
-    def autostop(
-        self, name: str, seconds: float | None, wait_for: WaitFor, *, down: bool, of: str | None = None
-    ) -> None:
+    def autostop(self, name: str, seconds: float | None, rule: IdleRule, *, down: bool, of: str | None = None) -> None:
         """Stop the cluster, or take it down, once it was idle for `seconds`; None: never."""
         cluster = self.get(name, of)
         with self.database.begin() as conn:
             now = self.clock.now()
             if clusters.change(conn, cluster.id, autostop_s=seconds, autostop_down=down, active_at=now):
-                clusters.set_wait_for(conn, cluster.id, wait_for)
+                idle_rules.store(conn, cluster.id, rule)
 
     def _set_autostop(self, cluster: Row[Any], options: LaunchOptions) -> None:
         changes: dict[str, Any] = {"active_at": self.clock.now()}
@@ -348,7 +347,7 @@ class ClusterService:
         with self.database.begin() as conn:
             is_changed = clusters.change(conn, cluster.id, **changes)
             if is_changed and options.autostop_s is not None:
-                clusters.set_wait_for(conn, cluster.id, options.wait_for)
+                idle_rules.store(conn, cluster.id, options.idle)
 
     def cancel_jobs(
         self, name: str, numbers: Collection[int] | None, *, everything: bool, of: str | None = None

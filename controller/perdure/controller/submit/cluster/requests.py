@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from perdure.controller.store.records.clusters import WaitFor
+from perdure.controller.store.clusters.idle_rules import IdleRule, WaitFor
 from perdure.controller.submit.cluster.autostop import parse_autostop
 from perdure.controller.submit.compiler import parse_tasks
 from perdure.controller.submit.errors import RequestRejected
@@ -21,7 +21,7 @@ class LaunchOptions:
     with_job: bool = True
     autostop_s: float | None = None
     autostop_down: bool = False
-    wait_for: WaitFor = WaitFor.JOBS_AND_SSH
+    idle: IdleRule = field(default_factory=IdleRule)
     recover: bool = False
     command: str = ""
     limit_s: float | None = None
@@ -48,8 +48,17 @@ def with_autostop(options: LaunchOptions, task: Task) -> LaunchOptions:
     request = parse_autostop(next(iter(task.resources)).autostop)
     if request is None or options.autostop_s is not None:
         return options
-    wait_for = options.wait_for if request.wait_for is None else WaitFor(request.wait_for)
-    return replace(options, autostop_s=request.idle_s, autostop_down=request.down, wait_for=wait_for)
+    wait_for = options.idle.wait_for if request.wait_for is None else WaitFor(request.wait_for)
+    below = options.idle.below if request.below is None else request.below
+    return replace(options, autostop_s=request.idle_s, autostop_down=request.down, idle=checked_rule(wait_for, below))
+
+
+def checked_rule(wait_for: WaitFor, below: float | None) -> IdleRule:
+    """Raises RequestRejected if the two contradict each other."""
+    if wait_for is WaitFor.NONE and below is not None:
+        message = "with wait_for `none`, a cluster stops whatever its machines do, so a floor has no effect"
+        raise RequestRejected(message, where="idle_below", fix="leave one of the two out")
+    return IdleRule(wait_for, below)
 
 
 def name_is_taken(name: str) -> RequestRejected:

@@ -27,6 +27,7 @@ FORMS: list[tuple[Form, AutostopRequest | None]] = [
     ({"down": True}, AutostopRequest(300.0, down=True)),
     ({"idle_minutes": 1, "wait_for": "none"}, AutostopRequest(60.0, wait_for="none")),
     ({"idle_minutes": -1}, AutostopRequest(None)),
+    ({"idle_minutes": 1, "idle_below": 5}, AutostopRequest(60.0, below=0.05)),
 ]
 
 

@@ -11,10 +11,11 @@ from sqlalchemy import Row
 
 from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.store.clusters import idle_rules
+from perdure.controller.store.clusters.idle_rules import IdleRule, WaitFor
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.records import clusters
-from perdure.controller.store.records.clusters import WaitFor
-from perdure.controller.submit.cluster.requests import LaunchOptions
+from perdure.controller.submit.cluster.requests import LaunchOptions, checked_rule
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.reasons import Reason
@@ -139,7 +140,7 @@ def test_queue__is_read_in_batches(sky: Sky, monkeypatch: pytest.MonkeyPatch) ->
 
     def numbers(chosen: list[int] | None) -> list[int]:
         with sky.daemon.database.connect() as conn:
-            return [job["number"] for job in queries.jobs_of(conn, sky.cluster().id, 0.0, chosen)]
+            return [job["number"] for job in queries.jobs_of(conn, sky.cluster(), 0.0, chosen)]
 
     assert numbers(None) == [5, 4, 3, 2, 1]
     assert numbers([1, 99, 4, 3]) == [4, 3, 1]
@@ -148,7 +149,7 @@ def test_queue__is_read_in_batches(sky: Sky, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_list__takes_as_many_queries_for_two_clusters_as_for_one(sky: Sky) -> None:
     other = replace(sky, name=f"{sky.name}-2")
-    sky.launch(wait_for=WaitFor.JOBS)
+    sky.launch(idle=IdleRule(WaitFor.JOBS))
     other.launch()
 
     def described(rows: list[Row[Any]]) -> list[str]:
@@ -236,7 +237,7 @@ def test_autostop__meets_a_use_of_the_cluster(sky: Sky, use: str) -> None:
     if use == "exec":
         sky.exec()
     elif use == "autostop":
-        sky.service.autostop(sky.name, None, WaitFor.JOBS, down=False)
+        sky.service.autostop(sky.name, None, IdleRule(WaitFor.JOBS), down=False)
     elif use == "recreate":
         sky.service.down(sky.name)
         sky.launch(key="again")
@@ -244,3 +245,56 @@ def test_autostop__meets_a_use_of_the_cluster(sky: Sky, use: str) -> None:
     assert sky.cluster().wanted == ("STOPPED" if use == "nothing" else "UP")
     sky.service.down_cluster(seen.id, cause="autostop", seen=seen)
     assert sky.cluster().wanted == ("STOPPED" if use == "nothing" else "UP"), "it was stopped since it was seen"
+
+
+@pytest.mark.parametrize(
+    "rule", [IdleRule(), IdleRule(WaitFor.NONE), IdleRule(below=0.05), IdleRule(WaitFor.JOBS, below=1 / 3)], ids=str
+)
+def test_idle_rule__is_stored_as_it_is(sky: Sky, rule: IdleRule) -> None:
+    sky.launch(idle=IdleRule(WaitFor.JOBS, below=0.5))
+    with sky.daemon.database.begin() as conn:
+        idle_rules.store(conn, sky.cluster().id, rule)
+        assert idle_rules.get(conn, sky.cluster().id) == rule
+        assert idle_rules.floors(conn).get(sky.cluster().id) == rule.below
+
+
+def test_idle_rule__of_an_earlier_version_is_read(sky: Sky) -> None:
+    assert IdleRule.parse("jobs") == IdleRule(WaitFor.JOBS)
+
+
+def test_floor__has_no_effect_where_nothing_is_waited_for(sky: Sky) -> None:
+    with pytest.raises(RequestRejected, match="stops whatever its machines do"):
+        checked_rule(WaitFor.NONE, 0.05)
+
+
+def test_floor__stops_a_cluster_whose_job_does_nothing(sky: Sky) -> None:
+    """Its machines are busy until they no longer are, whatever its jobs' statuses."""
+    sky.launch(autostop_s=600.0, idle=IdleRule(below=0.05))
+    (host,) = sky.hosts()
+    sky.run_host(host.id)
+    sky.exec()
+    busy = {host.id}
+    for _ in range(20):
+        sky.tick(busy_jobs=lambda floors: busy & floors.keys())
+        sky.advance(60.0)
+    assert (sky.cluster().wanted, sky.cluster().cause) == ("UP", "")
+    busy.clear()
+    sky.advance(500.0)
+    sky.tick()
+    assert sky.cluster().wanted == "UP"
+    sky.advance(100.0)
+    sky.tick()
+    assert (sky.cluster().wanted, sky.cluster().cause) == ("STOPPED", "autostop")
+
+
+def test_new_job__counts_as_a_use_where_there_is_a_floor(sky: Sky) -> None:
+    sky.launch(autostop_s=600.0, idle=IdleRule(below=0.05))
+    sky.run_host(sky.hosts()[0].id)
+    sky.advance(599.0)
+    sky.exec()
+    sky.advance(300.0)
+    sky.tick()
+    assert sky.cluster().wanted == "UP"
+    sky.advance(301.0)
+    sky.tick()
+    assert sky.cluster().wanted == "STOPPED"

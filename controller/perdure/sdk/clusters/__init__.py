@@ -12,17 +12,18 @@ cluster. Every function takes `client` and raises as in `jobs`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import IO, TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import IO, TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
+from perdure.sdk.clusters.requests import Request, done
+from perdure.sdk.clusters.requests import get as get
+from perdure.sdk.clusters.requests import stream_and_get as stream_and_get
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import ApiError, Client, user_name
 from perdure.sdk.spec.resource_fields import OF_CLUSTERS
@@ -30,8 +31,6 @@ from perdure.sdk.spec.resource_fields import OF_CLUSTERS
 if TYPE_CHECKING:
     from perdure.sdk.dag import Dag
     from perdure.sdk.task import Task
-
-Result = TypeVar("Result")
 
 POLL_S = 0.2
 DEFAULT_WAIT_FOR = "jobs_and_ssh"
@@ -58,13 +57,6 @@ class ClusterHandle:
 
 
 @dataclass(frozen=True)
-class Request(Generic[Result]):
-    """A call that the controller has accepted. `get` and `stream_and_get` return its result."""
-
-    finish: Callable[[Callable[[str], None]], Result] = field(repr=False)  # receives what to call with each message
-
-
-@dataclass(frozen=True)
 class Launched:
     """What a launch or an exec has added: `number` is the id of the job on its cluster."""
 
@@ -86,11 +78,13 @@ def launch(
     no_setup: bool = False,
     fast: bool = False,
     recover: bool = False,
+    idle_below: float | None = None,
     client: Client | None = None,
 ) -> Request[tuple[int | None, ClusterHandle]]:
     """Launch a task on a new cluster, or on the one of that name. The result: the job's id there, and the cluster.
 
-    `idle_minutes_to_autostop`, `wait_for`: as for `autostop`. `down` alone takes it down once its jobs have ended.
+    `idle_minutes_to_autostop`, `wait_for`, `idle_below`: as for `autostop`. `down` alone takes it down once its jobs
+    have ended.
     `fast`: leave out `setup` on a cluster that exists. `recover`: replace machines that are lost, without a `start`.
     """
     client = client or _client()
@@ -102,6 +96,7 @@ def launch(
         idle_s=idle_s,
         down=down,
         wait_for=wait_for,
+        idle_below=idle_below,
         setup=not (no_setup or (fast and _exists(cluster_name, client))),
         recover=recover,
         client=client,
@@ -124,6 +119,7 @@ def launch_job(
     idle_s: float | None = None,
     down: bool = False,
     wait_for: WaitFor | None = None,
+    idle_below: float | None = None,
     setup: bool = True,
     job: bool = True,
     recover: bool = False,
@@ -135,7 +131,7 @@ def launch_job(
 ) -> Launched:
     """`launch` without waiting for the cluster. `limit_s`: end the job after running for so long."""
     body = {"setup": setup, "job": job, "idle_s": idle_s, "down": down, "recover": recover, "command": command}
-    body |= {"wait_for": wait_for or DEFAULT_WAIT_FOR}
+    body |= _what_is_idle(wait_for, idle_below)
     return _submit(
         task, _LAUNCH, {"name": cluster_name, "limit_s": limit_s, **body}, ignore, client or _client(), on_message
     )
@@ -194,11 +190,15 @@ def wait_up(launched: Launched, note: Callable[[str], None], *, client: Client |
 
 
 def status(
-    cluster_names: str | Sequence[str] | None = None, *, client: Client | None = None
+    cluster_names: str | Sequence[str] | None = None,
+    refresh: object = None,  # noqa: ARG001 - statuses are always up to date
+    all_users: bool = True,
+    *,
+    client: Client | None = None,
 ) -> Request[list[api_types.Cluster]]:
-    """The clusters that are not down; patterns with `*`, `?` and `[a-z]` are allowed."""
+    """The clusters that are not down; patterns with `*`, `?` and `[a-z]` are allowed. Not `all_users`: one's own."""
     names = [cluster_names] if isinstance(cluster_names, str) else cluster_names
-    return _done(clusters(names, client=client))
+    return done([one for one in clusters(names, client=client) if all_users or one["user"] == user_name()])
 
 
 def clusters(names: Iterable[str] | None = None, *, client: Client | None = None) -> list[api_types.Cluster]:
@@ -215,7 +215,7 @@ def queue(
     """The jobs of a cluster, newest first, also after it is down. Not `all_users`: only one's own."""
     every = cluster_queue(cluster_name, client=client)["jobs"]
     kept = [job for job in every if not (skip_finished and job["has_ended"])]
-    return _done([job for job in kept if all_users or job["user"] == user_name()])
+    return done([job for job in kept if all_users or job["user"] == user_name()])
 
 
 def cluster_queue(
@@ -234,7 +234,7 @@ def job_status(
 ) -> Request[dict[int, str]]:
     """The status of each of these jobs; without `job_ids`, of the newest one."""
     newest_first = cluster_queue(cluster_name, job_ids, client=client)["jobs"]
-    return _done({job["number"]: job["status"] for job in newest_first[: 1 if job_ids is None else None]})
+    return done({job["number"]: job["status"] for job in newest_first[: 1 if job_ids is None else None]})
 
 
 def cancel(
@@ -248,7 +248,7 @@ def cancel(
     """Cancel jobs by id, all of them, or by default the newest one that runs. No IDs (`[]`): none. They may save
     their work."""
     body = {"numbers": None if job_ids is None else list(job_ids), "all": all or all_users}
-    return _done(_call(client, api_types.CancelledJobs, "POST", cluster_name, "/cancel", body=body))
+    return done(_call(client, api_types.CancelledJobs, "POST", cluster_name, "/cancel", body=body))
 
 
 def wait_ended(cluster_name: str, numbers: Collection[int], *, client: Client | None = None) -> None:
@@ -268,9 +268,10 @@ def stop(cluster_name: str, *, client: Client | None = None) -> Request[None]:
 def start(
     cluster_name: str,
     idle_minutes_to_autostop: int | None = None,
-    *,
-    down: bool = False,
     wait_for: WaitFor | None = None,
+    retry_until_up: bool = False,  # noqa: ARG001 - a cluster waits for machines anyway
+    down: bool = False,
+    *,
     client: Client | None = None,
 ) -> Request[ClusterHandle]:
     """Launch machines for a cluster that is stopped, or has lost them."""
@@ -282,7 +283,12 @@ def start(
     return Request(lambda note: wait_up(started, note, client=client))
 
 
-def down(cluster_name: str, *, client: Client | None = None) -> Request[None]:
+def down(
+    cluster_name: str,
+    purge: bool = False,  # noqa: ARG001 - termination is never given up
+    *,
+    client: Client | None = None,
+) -> Request[None]:
     """End a cluster: its jobs are cancelled, and its machines end. Its queue and logs stay readable."""
     client = client or _client()
     cluster = _call(client, api_types.Cluster, "POST", cluster_name, "/down", body={})
@@ -293,19 +299,21 @@ def autostop(
     cluster_name: str,
     idle_minutes: float,
     wait_for: WaitFor | None = None,
-    *,
     down: bool = False,
+    *,
+    idle_below: float | None = None,
     client: Client | None = None,
 ) -> Request[None]:
     """Stop a cluster, or take it `down`, once it was idle for `idle_minutes`. Below 0: never.
 
     `wait_for`: with `jobs_and_ssh`, the default, a cluster is idle while it has no job and nobody uses its machines by
     ssh, `jobs exec` or a forwarded port; with `jobs`, while it has no job. `none` counts from launch, start or call.
+    `idle_below`: jobs keep the cluster only while a machine uses so many percent of its CPUs or of a GPU.
     """
     idle_s = None if idle_minutes < 0 else 60.0 * idle_minutes
-    body = {"idle_s": idle_s, "down": down, "wait_for": wait_for or DEFAULT_WAIT_FOR}
+    body = {"idle_s": idle_s, "down": down, **_what_is_idle(wait_for, idle_below)}
     _call(client, api_types.Cluster, "POST", cluster_name, "/autostop", body=body)
-    return _done(None)
+    return done(None)
 
 
 def tail_logs(
@@ -354,23 +362,10 @@ def find_job(
     return newest_first[0] if newest_first else None
 
 
-@overload
-def get(request: Request[Result]) -> Result: ...
-@overload
-def get(request: Result) -> Result: ...
-def get(request: Any) -> Any:
-    """The result of a request. Waits for what it is about. The results of `sdk.jobs` are returned as they are."""
-    return request.finish(lambda _: None) if isinstance(request, Request) else request
-
-
-@overload
-def stream_and_get(request: Request[Result], output_stream: IO[str] | None = None) -> Result: ...
-@overload
-def stream_and_get(request: Result, output_stream: IO[str] | None = None) -> Result: ...
-def stream_and_get(request: Any, output_stream: IO[str] | None = None) -> Any:
-    """As `get`; writes what happens meanwhile to `output_stream` (stdout by default)."""
-    note = partial(print, file=output_stream or sys.stdout, flush=True)
-    return request.finish(note) if isinstance(request, Request) else request
+def _what_is_idle(wait_for: WaitFor | None, idle_below: float | None) -> dict[str, Any]:
+    """Of the body of a call. An older controller does not know a floor, so that none is sent unless there is one."""
+    floor = {} if idle_below is None else {"idle_below": idle_below / 100}
+    return {"wait_for": wait_for or DEFAULT_WAIT_FOR, **floor}
 
 
 def _wait_settled(cluster: api_types.Cluster, client: Client) -> None:
@@ -381,10 +376,6 @@ def _wait_settled(cluster: api_types.Cluster, client: Client) -> None:
 
 def _exists(cluster_name: str | None, client: Client) -> bool:
     return cluster_name is not None and bool(clusters([cluster_name], client=client))
-
-
-def _done(result: Result) -> Request[Result]:
-    return Request(lambda _: result)
 
 
 def _call(client: Client | None, kind: type[Any], method: str, cluster: str, path: str, **call: Any) -> Any:

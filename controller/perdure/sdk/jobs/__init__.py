@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 from perdure.recovery.statuses import EXIT_NOT_FOUND, exit_code
 from perdure.sdk import logs
@@ -253,6 +253,7 @@ def tail_logs(
     name: str | None = None,
     *,
     task: int | None = None,
+    attempt: int | None = None,
     follow: bool = True,
     tail: int | None = None,
     output_stream: IO[bytes] | IO[str] | None = None,
@@ -261,18 +262,19 @@ def tail_logs(
 ) -> int:
     """Write a job's log to `output_stream` (stdout by default); with `follow`, until the job ends, across recoveries.
 
-    Without `job_id`: the newest job, or the newest of that `name`. `tail`: only the last N lines. Returns the job's
-    exit code: 0 succeeded, 100 failed, 101 not finished, 102 no such job, 103 cancelled.
+    Without `job_id`: the newest job, or the newest of that `name`. `attempt`: only the log of that attempt; to follow
+    it ends with the attempt. `tail`: only the last N lines. Returns the job's exit code: 0 succeeded, 100 failed,
+    101 not finished, 102 no such job or attempt, 103 cancelled.
     """
     client = client or _client()
-    write = _writer(output_stream or sys.stdout)
+    write = logs.writer(output_stream or sys.stdout)
     try:
         if job_id is None:
             job_id = newest(name, client=client)
         if follow:
-            job = logs.follow(client, job_id, write, task=task, tail=tail, on_lost=on_lost)
+            job = logs.follow(client, job_id, write, task=task, attempt=attempt, tail=tail, on_lost=on_lost)
         else:
-            with client.logs(job_id, task=task, follow=False, tail=tail) as stream:
+            with client.logs(job_id, task=task, attempt=attempt, follow=False, tail=tail) as stream:
                 for chunk in stream:
                     write(chunk)
             job = client.job(job_id)
@@ -355,29 +357,6 @@ def _subject(warning: str) -> tuple[str, str, str]:
 
 def _client() -> Client:
     return Client(discovery.ensure())
-
-
-def _writer(stream: IO[bytes] | IO[str]) -> Callable[[bytes], object]:
-    """A function that writes bytes to `stream` and flushes it. A text stream without a buffer gets decoded text."""
-    binary: Any = stream if not hasattr(stream, "encoding") else getattr(stream, "buffer", None)
-    if binary is not None:
-        stream.flush()
-
-        def write_bytes(chunk: bytes) -> None:
-            binary.write(chunk)
-            binary.flush()
-
-        return write_bytes
-    import codecs
-
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a chunk may end within a character
-    text = cast("IO[str]", stream)
-
-    def write_text(chunk: bytes) -> None:
-        text.write(decoder.decode(chunk))
-        text.flush()
-
-    return write_text
 
 
 # Names of SkyPilot's `sky.jobs` that do not exist here → what to use.
