@@ -9,8 +9,8 @@ import pytest
 
 from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
-from perdure.controller.clouds.kubernetes.scale_ups import RECHECK_S, SCALE_UP_S
 from perdure.controller.clouds.kubernetes.settings import KubernetesSettings
+from perdure.controller.clouds.kubernetes.waits.scale_ups import RECHECK_S, SCALE_UP_S
 from perdure.controller.runtime.clock import ManualClock
 from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason

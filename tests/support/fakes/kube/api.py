@@ -46,12 +46,17 @@ class KubeApi:
         self.tokens: set[str] = set()
         self.custom_resources: set[str] = set()  # of CUSTOM, those whose definitions are installed
         self.foreign_finalizers_changed = 0  # by the client, which must never touch those of others
+        #: API groups beside those of Kubernetes, with their versions.
+        self.groups: dict[str, list[str]] = {}
+        self.pending_workloads: Callable[[str], Object] = lambda _queue: {"items": []}
         self._pages: dict[str, tuple[list[Object], int]] = {}
 
     def answer(self, method: str, route: RouteLike, query: dict[str, str], body: bytes, content_type: str) -> Object:
         with self.store.lock:
             if route.resource == "selfsubjectaccessreviews":
                 return self._access_review(json.loads(body))
+            if route.resource == "localqueues" and route.sub == "pendingworkloads" and self.groups:
+                return self.pending_workloads(str(route.name))
             if route.resource not in KINDS or (route.resource in CUSTOM - self.custom_resources):
                 raise Rejected(404, "NotFound", "the server could not find the requested resource")
             content = json.loads(body) if body else {}
@@ -76,6 +81,19 @@ class KubeApi:
     def shown(self, one: Object, resource: str) -> Object:
         version, kind = KINDS[resource]
         return {"apiVersion": version, "kind": kind, **one}
+
+    def api_groups(self) -> Object:
+        """What `/apis` answers."""
+        known = {"scheduling.k8s.io": ["v1"], "policy": ["v1"], **self.groups}
+        listed = [
+            {"name": name, "versions": [{"groupVersion": f"{name}/{one}", "version": one} for one in versions]}
+            for name, versions in known.items()
+        ]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+
+    def serves(self, group: str | None, version: str | None) -> bool:
+        """Whether an installed API group has that version; those of Kubernetes itself have every one."""
+        return group not in self.groups or version in self.groups[group]
 
     def forget_pages(self) -> None:
         """Let every continuation of a list expire."""

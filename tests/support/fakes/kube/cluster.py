@@ -17,6 +17,7 @@ from support.fakes.kube.admission import KUEUE_GATE, condition, set_condition
 from support.fakes.kube.api import KubeApi
 from support.fakes.kube.faults import Faults
 from support.fakes.kube.kubelet import Kubelets
+from support.fakes.kube.kueue import Kueue
 from support.fakes.kube.scheduler import schedule
 from support.fakes.kube.server import TOKEN, KubeServer
 from support.fakes.kube.store import Object, Rejected, Store
@@ -33,12 +34,14 @@ class FakeKube:
     ) -> None:
         self.faults = Faults()
         self.calls: Counter[str] = Counter()  # "POST pods" → how often; failed ones too
-        self.context = context
+        self.context, self.namespace = context, NAMESPACE
         self.settings: dict[str, Any] = {}  # more of the section in config.yaml
         self.store = Store(history)
         self.api = KubeApi(self.store, self.faults, self._settle)
         self.api.tokens.add(TOKEN)
         self.kubelets = Kubelets(self.store, self.faults, folder)
+        self.kueue = Kueue(self.store, NAMESPACE)
+        self.api.pending_workloads = self.kueue.pending
         self._folder = tempfile.TemporaryDirectory()
         self._server = KubeServer(self.api, self.faults, self.calls)
         self._closed = threading.Event()
@@ -212,6 +215,25 @@ class FakeKube:
             self.store.update("pods", NAMESPACE, pod)
         self.delete_pod(name, grace_s)
 
+    def install_kueue(self, version: str = "v1beta2") -> None:
+        """Kueue with that version of its API. It makes Workloads, and admits them unless `admit_by_kueue` refuses."""
+        self.kueue.version, self.kueue.is_installed = version, True
+        self.api.groups["kueue.x-k8s.io"] = self.api.groups["visibility.kueue.x-k8s.io"] = [version]
+        self.api.custom_resources.add("workloads")
+
+    def admit_by_kueue(self, refusal: str = "") -> None:
+        """Let Kueue admit what waits, or say why it does not."""
+        with self.store.lock:
+            self.kueue.refusal = refusal
+            self._settle()
+
+    def preempt_by_kueue(self, group: str, grace_s: int | None = None) -> None:
+        """Kueue ends all pods of an admitted group for a more important one."""
+        with self.store.lock:
+            evicted = self.kueue.preempt(group)
+        for name in evicted:
+            self.delete_pod(name, grace_s)
+
     def admit(self, name: str) -> None:
         """As Kueue does it: remove its gate."""
         with self.store.lock:
@@ -281,7 +303,7 @@ class FakeKube:
     def _settle(self) -> None:
         """Let the scheduler and the kubelets act until nothing changes."""
         for _ in range(100):
-            if not (schedule(self.store, self.faults) | self.kubelets.sync()):
+            if not (self.kueue.sync() | schedule(self.store, self.faults) | self.kubelets.sync()):
                 return
         raise AssertionError("the cluster does not settle")
 

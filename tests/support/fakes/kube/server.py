@@ -61,7 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
         match = _PATH.fullmatch(unquote(url.path))
         if url.path == "/version":
             return self._answer(200, {"major": "1", "minor": "37", "gitVersion": "v1.37.1"})
-        if match is None or not match["resource"]:
+        if url.path == "/apis":
+            return self._answer(200, self.server.api.api_groups())
+        if match is None or not match["resource"] or not self.server.api.serves(match["group"], match["version"]):
             return self._reject(Rejected(404, "NotFound", "the server could not find the requested resource"))
         route = Route(match["group"], match["namespace"], match["resource"], match["name"], match["sub"])
         verb = _verb(self.command, route, query)

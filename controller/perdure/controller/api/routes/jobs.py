@@ -20,7 +20,7 @@ from perdure.controller.api.access.permitted_objects import MAX_ID, ChangeableJo
 from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, json_response
-from perdure.controller.clouds.base.protocol import Interruptible
+from perdure.controller.clouds.base.protocol import ExplainsWaits, Interruptible
 from perdure.controller.peers import peer_messages
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.failpoints import failpoint
@@ -271,14 +271,21 @@ def preempt(caller: Runner, job_id: ChangeableJob, body: PreemptBody) -> dict[st
 
 
 def _with_blocked_reasons(context: ApiContext, tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tasks; those whose launch this controller holds back wait for the reason, and have no machine anywhere."""
+    """The tasks; those whose launch this controller holds back wait for the reason, and have no machine anywhere.
+
+    Those whose machines wait, such as in a queue of their cloud, get the cloud's words.
+    """
     for task in tasks:
-        if task["status"] in _LAUNCHING and (
-            reason := context.launch_blocked_reason(task["job_id"], task["task_index"])
-        ):
+        if task["status"] not in _LAUNCHING:
+            continue
+        if reason := context.launch_blocked_reason(task["job_id"], task["task_index"]):
             task |= {**_WITHOUT_MACHINE, "message": reason}
             if task["status"] == Status.STARTING:
                 task["status"] = Status.PENDING
+        elif isinstance(cloud := context.clouds.get(task["cloud"]), ExplainsWaits):
+            task["message"] = (
+                cloud.why_waiting(context.controller_id, task["job_id"], task["task_index"]) or task["message"]
+            )
     return tasks
 
 

@@ -204,6 +204,18 @@ class HasMountLimits(Protocol):
 
 
 @runtime_checkable
+class ExplainsWaits(Protocol):
+    """A cloud whose machines wait after their launch, such as for a place in a queue."""
+
+    def why_waiting(self, controller: str, job_id: int, task: int) -> str | None:
+        """Why machines of the task that are launched do not run yet, in the cloud's words; None if nothing is known.
+
+        Never calls the cloud: users read it with every listing.
+        """
+        ...
+
+
+@runtime_checkable
 class Interruptible(Protocol):
     """A cloud that can simulate an interruption."""
 

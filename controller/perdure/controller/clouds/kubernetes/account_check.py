@@ -19,6 +19,13 @@ from perdure.controller.clouds.kubernetes.rights import RIGHTS
 RIGHTS_FIX = "grant what deploy/kubernetes/rbac.yaml lists, in this context's namespace"
 CONTEXT_FIX = "see that `kubectl --context … get pods` succeeds where the controller runs, or leave the context out"
 NODES_FIX = "label the nodes with their GPU, for example by NVIDIA's GPU feature discovery"
+# API groups → what brings them.
+EXTENSIONS = {
+    "kueue.x-k8s.io": "Kueue",
+    "jobset.x-k8s.io": "JobSet",
+    "scheduling.volcano.sh": "Volcano",
+    "scheduling.x-k8s.io": "PodGroups of the coscheduling plugin",
+}
 _REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -37,6 +44,7 @@ def _findings_of(cluster: Cluster) -> list[Finding]:
         (
             Check("permissions", lambda: _permissions(cluster), RIGHTS_FIX),
             Check("nodes", lambda: _nodes(cluster), RIGHTS_FIX),
+            Check("extensions", lambda: _extensions(cluster), CONTEXT_FIX),
         ),
         faults.classify,
     )
@@ -52,6 +60,8 @@ def _identity(cluster: Cluster) -> Iterator[Finding]:
 def _permissions(cluster: Cluster) -> Iterator[Finding]:
     permissions, missing = [], []
     for right in RIGHTS:
+        if right.is_for_kueue and cluster.settings.options.queue is None:
+            continue
         scope = "in all namespaces" if right.is_cluster_wide else "in the namespace"
         for verb in right.verbs:
             permission = Permission(f"{verb} {right.resource} {scope}", right.purpose, right.is_required)
@@ -76,6 +86,24 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
     if unlabelled:
         text = f"{len(unlabelled)} nodes have GPUs that no label names, such as {unlabelled[0]}: they are not offered"
         yield Finding("nodes", Severity.WARNING, text, NODES_FIX)
+
+
+def _extensions(cluster: Cluster) -> Iterator[Finding]:
+    """What is installed for queues and gangs. Only a queue that the configuration names is ever needed."""
+    groups = {
+        str(group.get("name")): [str(one.get("version")) for one in group.get("versions") or ()]
+        for group in cluster.client.get("/apis").get("groups") or ()
+    }
+    present = [f"{words} ({', '.join(groups[name])})" for name, words in EXTENSIONS.items() if name in groups]
+    if gangs := [version for version in groups.get("scheduling.k8s.io", ()) if version != "v1"]:
+        present.append(f"gang scheduling of Kubernetes ({', '.join(gangs)})")
+    yield Finding("extensions", Severity.OK, f"{', '.join(present) or 'none'}; Perdure needs none of them")
+    queue = cluster.settings.options.queue
+    if queue is not None and "kueue.x-k8s.io" not in groups:
+        text = f"pods are meant for the queue {queue}, but the cluster has no Kueue: they would not wait for their turn"
+        yield Finding(
+            "extensions", Severity.WARNING, text, "install Kueue, or remove kubernetes.kueue and kubernetes.quota"
+        )
 
 
 def _is_allowed(cluster: Cluster, group: str, resource: str, verb: str, namespace: str | None) -> bool:

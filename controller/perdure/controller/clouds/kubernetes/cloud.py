@@ -139,6 +139,13 @@ class KubernetesCloud:
         grace_s = 0 if notice_s is None else math.ceil(notice_s)
         machines.evict(cluster, pod, grace_s)
 
+    def why_waiting(self, controller: str, job_id: int, task: int) -> str | None:
+        """Why pods of the task wait for admission, a node or their image, as the watches of all contexts saw last."""
+        with self._lock:
+            clusters = list(self._clusters.values())
+        reasons = (cluster.wait_reasons.of(controller, job_id, task) for cluster in clusters)
+        return next(filter(None, reasons), None)
+
     def check_settings(self, settings: Mapping[str, Any]) -> Sequence[str]:
         """Check a task's `config.kubernetes`. Returns warnings. Raises SectionError."""
         for context in self._known_contexts() or [""]:

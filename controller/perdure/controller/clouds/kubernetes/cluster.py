@@ -13,8 +13,10 @@ from perdure.controller.clouds.kubernetes.api.watch import Object, list_objects
 from perdure.controller.clouds.kubernetes.nodes import capacity, markets, node_pools, offers
 from perdure.controller.clouds.kubernetes.nodes.node_view import NodeView, reduce_node, view_of
 from perdure.controller.clouds.kubernetes.pods import names
-from perdure.controller.clouds.kubernetes.scale_ups import ScaleUps
 from perdure.controller.clouds.kubernetes.settings import ContextSettings
+from perdure.controller.clouds.kubernetes.waits import kueue
+from perdure.controller.clouds.kubernetes.waits.scale_ups import ScaleUps
+from perdure.controller.clouds.kubernetes.waits.wait_reasons import WaitReasons
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.reasons import Reason
 
@@ -43,6 +45,8 @@ class Cluster:
         self._pools: tuple[float, list[Object]] | None = None  # (when to read them again, Karpenter's NodePools)
         #: What autoscalers say about pods that wait.
         self.scale_ups = ScaleUps(self._list_events, self.now)
+        #: Why pods wait, for users.
+        self.wait_reasons = WaitReasons(self._read_workloads, self._list_events, self.now)
         #: The pods that hold room: of the cluster, or of the namespace if the caller may see no others.
         self.room_takers = SharedList(self._list_room_takers, self.now)
         #: The pods of launches that have begun, by their token, until they exist. Guarded by `room_lock`.
@@ -215,6 +219,9 @@ class Cluster:
     def is_terminating(self, pod: str) -> bool:
         with self._lock:
             return pod in self._terminating
+
+    def _read_workloads(self, queues: Iterable[str]) -> kueue.Workloads:
+        return kueue.read_workloads(self.client, self.namespace, queues)
 
     def _list_events(self, uid: str) -> list[Object]:
         """The events about the object with that uid. Raises ApiError."""

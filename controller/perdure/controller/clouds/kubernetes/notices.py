@@ -180,8 +180,9 @@ class ContextWatch:
 
         Others are described now and then while they wait, so that their time to connect does not begin yet.
         """
-        now = self._cluster.now()
-        for pod in self.pods.snapshot():
+        now, pods = self._cluster.now(), self.pods.snapshot()
+        self._cluster.wait_reasons.update(pod for pod in pods if _is_waiting(pod))
+        for pod in pods:
             name = pod["metadata"]["name"]
             is_starting = bool(pod["spec"].get("nodeName")) and start_problem(pod) is None
             if is_starting or name in self._waiting_checked or "deletionTimestamp" in pod["metadata"]:
@@ -280,6 +281,10 @@ def reduce_pod(pod: Object) -> Object:
         },
         "status": pod.get("status") or {},
     }
+
+
+def _is_waiting(pod: Object) -> bool:
+    return pod["status"].get("phase", "Pending") == "Pending" and "deletionTimestamp" not in pod["metadata"]
 
 
 def _is_newly_announced(old: Object | None, new: Object) -> bool:

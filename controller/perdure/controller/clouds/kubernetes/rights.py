@@ -15,6 +15,7 @@ class Right:
     purpose: str
     is_required: bool = True
     is_cluster_wide: bool = False
+    is_for_kueue: bool = False  # of use with kubernetes.kueue.local_queue_name alone
 
 
 RIGHTS = (
@@ -22,6 +23,22 @@ RIGHTS = (
     Right("", "secrets", ("get", "list", "create", "patch", "delete"), "the anchor of each attempt"),
     Right("", "pods/eviction", ("create",), "`perdure jobs preempt`", is_required=False),
     Right("", "events", ("list",), "whether an autoscaler adds a node for a pod that waits", is_required=False),
+    Right(
+        "kueue.x-k8s.io",
+        "workloads",
+        ("list",),
+        "why Kueue holds pods back",
+        is_required=False,
+        is_for_kueue=True,
+    ),
+    Right(
+        "visibility.kueue.x-k8s.io",
+        "localqueues/pendingworkloads",
+        ("get",),
+        "the position in the queue",
+        is_required=False,
+        is_for_kueue=True,
+    ),
     Right(
         "",
         "nodes",

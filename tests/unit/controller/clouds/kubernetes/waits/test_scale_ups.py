@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.controller.clouds.kubernetes.api.errors import ApiError
-from perdure.controller.clouds.kubernetes.scale_ups import RECHECK_S, SCALE_UP_S, ScaleUps
+from perdure.controller.clouds.kubernetes.waits.scale_ups import RECHECK_S, SCALE_UP_S, ScaleUps
 from perdure.controller.runtime.clock import ManualClock
 
 POD = {"metadata": {"uid": "u1"}}
