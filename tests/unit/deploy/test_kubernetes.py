@@ -73,6 +73,11 @@ VALUES: dict[str, dict[str, Any]] = {
         "config": {"aws": {"regions": ["us-east-1"]}},
         "kubernetes": {"kueue": {"local_queue_name": "spot"}, "pricing": {"cpu": 0.03}},
     },
+    "several controllers": {
+        "replicas": 3,
+        "database": {"secret": "perdure-database", "keyringSecret": "perdure-keyring"},
+        "tls": {"secret": "perdure-tls"},
+    },
 }
 
 
@@ -86,6 +91,10 @@ def test_chart__with_other_values_is_valid(values: dict[str, Any], tmp_path: Pat
     has_policy = any(one["kind"] == "NetworkPolicy" for one in listed)
     assert has_policy is ("networkPolicy" not in values)
     config = next(one for one in listed if one["kind"] == "ConfigMap")["data"]["config.yaml"]
+    config = config.replace("/etc/perdure", str(tmp_path))
+    for name in ("tls/tls.crt", "tls/tls.key"):  # the Secret's
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
     (tmp_path / "config.yaml").write_text(config)
     sections = read_settings(tmp_path).sections
     assert KubernetesSettings.from_mapping(sections["kubernetes"]).of_context("any").namespace == "training"
@@ -99,11 +108,33 @@ def test_chart__with_other_values_is_valid(values: dict[str, Any], tmp_path: Pat
         ({"storage": "much"}, "storage"),
         ({"config": {"listen": {"port": 1}}}, "config"),
         ({"kubernetes": {"namespace": "x"}}, "kubernetes"),
+        ({"replicas": 2}, "database"),
+        ({"replicas": 2, "database": {"secret": "d", "keyringSecret": "k"}}, "tls"),
+        ({"database": {"secret": "d"}}, "keyringSecret"),
+        ({"replicas": 0}, "replicas"),
     ],
 )
 def test_values__that_the_chart_does_not_know_are_refused(values: dict[str, Any], words: str) -> None:
     with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmError, match=words):
         chart.validate_schema(values)
+
+
+@needs_helm
+def test_chart__with_several_controllers_shares_database_keys_and_certificate() -> None:
+    objects_of = {one["kind"]: one for one in objects(rendered("controller.yaml", **VALUES["several controllers"]))}
+    stateful_set = objects_of["StatefulSet"]["spec"]
+    assert stateful_set["replicas"] == 3
+    assert "volumeClaimTemplates" not in stateful_set, "one that moves to another node must not wait for a volume"
+    spec = stateful_set["template"]["spec"]
+    (controller,) = spec["containers"]
+    assert controller["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "perdure-database", "key": "url"}
+    mounted = {one["name"] for one in controller["volumeMounts"]}
+    assert mounted == {one["name"] for one in spec["volumes"]} - {"config"} == {"state", "tmp", "keyring", "tls"}
+    assert {"startupProbe", "readinessProbe", "livenessProbe"} <= controller.keys()
+    assert controller["securityContext"]["readOnlyRootFilesystem"] is True
+    assert objects_of["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+    spread = spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+    assert spread["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
 
 
 def test_roles__grant_the_rights_in_use_and_no_others() -> None:
