@@ -30,6 +30,7 @@ PODS, CHANGES_PER_S, CHANGES_S = 10_000, 1000, 20.0
 PATH = "/api/v1/namespaces/training/pods"
 # A pod of a real cluster has about 6 kB, of which its managed fields are the larger part.
 PAD = "x" * 4000
+STAMP = "2026-01-01T00:00:00Z"
 ANNOTATIONS = {"perdure.dev/owner": "o" * 200, "perdure.dev/place": "p" * 80}
 
 
@@ -115,7 +116,12 @@ def _pod(number: int) -> dict[str, Any]:
     return {
         "metadata": {
             "name": f"pod-{number}",
-            "labels": {"perdure.dev/kind": "pod"},
+            "uid": f"{number:036d}",
+            "labels": {
+                "perdure.dev/kind": "pod",
+                "perdure.dev/job": str(number),
+                "perdure.dev/token": f"{number:010x}",
+            },
             "annotations": ANNOTATIONS,
             "managedFields": [{"manager": PAD}],
         },
@@ -123,7 +129,28 @@ def _pod(number: int) -> dict[str, Any]:
             "nodeName": f"node-{number % 500}",
             "containers": [{"name": "task", "image": "python:3.12", "env": [{"name": "PAD", "value": "y" * 1500}]}],
         },
-        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.1",
+            "hostIP": "10.1.0.1",
+            "qosClass": "Burstable",
+            "startTime": STAMP,
+            "conditions": [
+                {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": STAMP}
+                for kind in ("Initialized", "Ready", "ContainersReady", "PodScheduled")
+            ],
+            "containerStatuses": [
+                {
+                    "name": "task",
+                    "image": "python:3.12",
+                    "imageID": f"docker.io/library/python@sha256:{number:064d}",
+                    "containerID": f"containerd://{number:064d}",
+                    "ready": True,
+                    "restartCount": 0,
+                    "state": {"running": {"startedAt": STAMP}},
+                }
+            ],
+        },
     }
 
 

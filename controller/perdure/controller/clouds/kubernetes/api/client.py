@@ -12,7 +12,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from perdure.controller.clouds.kubernetes.api.errors import ApiError, ConnectionBroken, NotConnected, api_error
 from perdure.controller.clouds.kubernetes.api.kubeconfig import ClusterAccess
+from perdure.controller.clouds.kubernetes.api.list_page import decode_page
 
 CONNECT_TIMEOUT_S = 10.0
 TIMEOUT_S = 30.0
@@ -48,6 +49,10 @@ class ApiClient:
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         return self.request("GET", path, query=query)
 
+    def get_page(self, path: str, reduce: Callable[[dict[str, Any]], dict[str, Any]], **query: Any) -> dict[str, Any]:
+        """A page of a list, whose items are reduced one by one as they are decoded."""
+        return self.request("GET", path, query=query, decode=lambda body: decode_page(body, reduce))
+
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return self.request("POST", path, body=body)
 
@@ -65,6 +70,7 @@ class ApiClient:
         query: Mapping[str, Any] | None = None,
         body: Any = None,
         content_type: str = "application/json",
+        decode: Callable[[bytes], Any] = json.loads,
     ) -> dict[str, Any]:
         """The object of the response. Raises ApiError, NotConnected, ConnectionBroken or CredentialsError."""
         where = f"{method} {path}"
@@ -79,7 +85,7 @@ class ApiClient:
             if status >= 400:
                 raise api_error(status, headers, answer, where)
             try:
-                return dict(json.loads(answer)) if answer else {}
+                return dict(decode(answer)) if answer else {}
             except ValueError as error:
                 raise ConnectionBroken(f"{where}: the response is not JSON") from error
 

@@ -34,20 +34,20 @@ def list_objects(
     """(every object, the resource version of the list), in pages. Raises what `ApiClient.get` does.
 
     A list whose continuation has expired begins again without pages. `reduce`: returns the part of an object to keep;
-    it is applied page by page, since whole objects of a large cluster take 100 MiB.
+    it is applied as they are decoded, since whole objects of a large cluster take 100 MiB.
     """
     objects: list[Object] = []
     token: str | None = None
     limit: int | None = PAGE_SIZE
     while True:
         try:
-            page = client.get(path, **query, limit=limit, **({"continue": token} if token else {}))
+            page = client.get_page(path, reduce, **query, limit=limit, **({"continue": token} if token else {}))
         except ApiError as error:
             if error.status != 410 or token is None:
                 raise
             objects, token, limit = [], None, None
             continue
-        objects += map(reduce, page.get("items") or ())
+        objects += page.get("items") or ()
         token = (page.get("metadata") or {}).get("continue") or None
         if token is None:
             return objects, str((page.get("metadata") or {}).get("resourceVersion", ""))
