@@ -1,6 +1,6 @@
 # Each target installs what it needs: a machine with git, make and Python 3.11 is enough for `make demo` and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-cloud test-all check bench bench-exec bench-markets bench-scale sim failures fuzz fuse net ssh haproxy boot postgres azurite prometheus containers frameworks ray chromium dashboard clean
+.PHONY: help lock audit sbom docs demo test test-api test-slow test-long test-boot test-kubernetes test-cloud test-all check bench bench-exec bench-markets bench-scale sim failures fuzz fuse net ssh haproxy boot kubernetes postgres azurite prometheus containers frameworks ray chromium dashboard clean
 
 # The first Python on this machine that is new enough and can make virtual environments.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -28,7 +28,7 @@ demo: $(INSTALLED_DEMO) fuse ## a training job, preempted twice, finishes with n
 	@$(BIN)/python -m examples.demo
 
 test: $(INSTALLED) fuse net ssh haproxy postgres azurite prometheus chromium ## the tests that every change must pass (under 8 minutes on 2 cores)
-	$(PYTEST) -m "not slow and not long and not api"
+	$(PYTEST) -m "not slow and not long and not api and not kubernetes"
 
 test-api: $(INSTALLED) fuse ssh haproxy ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing
 	$(PYTEST) -m "api and not long"
@@ -38,6 +38,9 @@ test-slow: $(INSTALLED) fuse net ssh haproxy postgres azurite containers chromiu
 
 test-boot: $(INSTALLED) fuse boot ## a real distribution boots with each cloud's user data, and is powered off (about 4 minutes)
 	$(BIN)/pytest -n 0 -m boot
+
+test-kubernetes: $(INSTALLED) kubernetes ## real servers of Kubernetes 1.20, which are built the first time (a quarter of an hour), and the tests against them
+	$(BIN)/pytest -n 0 -m kubernetes tests/conformance
 
 test-long: $(INSTALLED) fuse net ssh haproxy boot postgres azurite frameworks ray ## kills at every point, thousands of histories, storms; PART=2/8 runs an eighth
 	$(PYTEST) -m long $(if $(PART),--part $(PART))
@@ -118,6 +121,9 @@ haproxy:
 
 boot:
 	@scripts/ensure-boot.sh
+
+kubernetes:
+	@scripts/ensure-kubernetes.sh
 
 containers:
 	@scripts/ensure-containers.sh

@@ -144,7 +144,7 @@ def test_container__that_exceeds_its_memory_fails_the_job_and_says_so(
     pod = running_pod(kube, controller, tmp_path)
     kube.end_container(pod, 137, "OOMKilled")
     shown = ended(controller, "FAILED")
-    assert "more memory than its limit of 2048Mi" in str(shown)
+    assert "more memory than its limit of 2Gi" in str(shown)
     assert shown["recovery_count"] == 0
     assert "runs on pd-1-0-1-0-" in controller.log(1), "the output before the end is kept"
     wait_until(lambda: not names(kube), "the end of every pod", 30)

@@ -68,9 +68,8 @@ def test_launch__killed_at_any_request_makes_exactly_one_set_of_pods(
         assert len(own) == 3
         assert all(pod["status"]["phase"] == "Running" for pod in own), "every gate is open"
         new_cloud().terminate(kube.context, [one.id for one in launched])
-        with kube.store.lock:
-            for pod in own:
-                kube.kubelets.end(kube.store.get("pods", "training", pod["metadata"]["name"]), 0, "Completed")
+        for pod in own:
+            kube.end_container(pod["metadata"]["name"], 0, "Completed")
         wait_until(lambda: not kube.pods(), "the end of the pods", 10)
         again = new_cloud().launch(request)
         assert [one.state for one in again] == [InstanceState.GONE] * 3, "a token never gets a second set"
@@ -247,7 +246,7 @@ def test_best_network__gets_adapters_in_proportion_to_gpus(
         for part in ("requests", "limits"):
             assert asked[part]["nvidia.com/gpu"] == str(gpus)
             assert asked[part]["vpc.amazonaws.com/efa"] == adapters
-        assert asked["requests"].get("hugepages-2Mi") == ("5120Mi" if gpus == 8 else None)
+        assert asked["requests"].get("hugepages-2Mi") == ("5Gi" if gpus == 8 else None)
         assert {"name": "FI_PROVIDER", "value": "efa"} in pod["spec"]["containers"][0]["env"]
 
 
@@ -315,6 +314,7 @@ def test_container__that_does_not_start_fails_the_task_after_minutes_and_stays_l
         (one,) = cloud.describe(kube.context, [launched.id])
         return one.state, one.gone_reason
 
+    assert len(kube.pods()) == 1
     assert described() == (InstanceState.PENDING, None)
     clock.advance(START_RETRIES_S - 1.0)
     assert described() == (InstanceState.PENDING, None), "its kubelet tries again"

@@ -13,7 +13,7 @@ from perdure.controller.clouds.kubernetes.api.errors import ApiError
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
 from perdure.controller.clouds.kubernetes.cluster import Cluster
 from perdure.controller.clouds.kubernetes.notices import ContextWatch
-from perdure.controller.clouds.kubernetes.scale_ups import ScaleUps
+from perdure.controller.clouds.kubernetes.waits.scale_ups import ScaleUps
 from perdure.controller.runtime.clock import SystemClock
 from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason
@@ -26,7 +26,9 @@ SPOT = {"cloud.google.com/gke-spot": "true"}
 class Site:
     """One pod on one node, watched."""
 
-    def __init__(self, kube: FakeKube, cloud: KubernetesCloud, request: LaunchRequest) -> None:
+    def __init__(
+        self, kube: FakeKube, cloud: KubernetesCloud, request: LaunchRequest, *, sees_nodes: bool = True
+    ) -> None:
         self.kube, self.cloud = kube, cloud
         (queue,) = cloud.notice_queues()
         assert isinstance(queue, ContextWatch)
@@ -34,7 +36,8 @@ class Site:
         self.signals: list[MachineSignal] = []
         self._stopped = threading.Event()
         threading.Thread(target=self._consume, daemon=True).start()
-        wait_until(lambda: queue.nodes.is_synced.is_set() and queue.pods.is_synced.is_set(), "both lists", 10)
+        watches = (queue.pods, queue.nodes) if sees_nodes else (queue.pods,)
+        wait_until(lambda: all(one.is_synced.is_set() for one in watches), "the lists", 10)
         (self.machine,) = cloud.launch(request)
         wait_until(self._is_seen_running, "the pod in the watch", 10)
 
@@ -150,6 +153,24 @@ def test_own_termination__is_no_notice(site: Site) -> None:
     wait_until(lambda: not site.kube.pods(), "the end of the pod", 10)
     wait_until(lambda: site.queue.pods.find(site.machine.id) is None, "its removal from the watch", 10)
     assert Signal.NOTICE not in [one.signal for one in site.signals]
+
+
+def test_rights__that_are_missing_for_a_moment_cost_no_notice(
+    kube: FakeKube, new_cloud: Callable[..., KubernetesCloud], request_of: Callable[..., LaunchRequest]
+) -> None:
+    """An API server that has just started knows no roles yet, and forbids everything."""
+    kube.add_node("n1", labels=SPOT)
+    kube.faults.forbid |= {"list pods", "list nodes"}
+    cloud = new_cloud()
+    (queue,) = cloud.notice_queues()
+    assert isinstance(queue, ContextWatch)
+    threading.Thread(target=queue.receive, daemon=True).start()
+    try:
+        wait_until(lambda: kube.calls["GET pods"] and kube.calls["GET nodes"], "the first lists", 10)
+        kube.faults.forbid.clear()
+        wait_until(lambda: queue.pods.is_synced.is_set() and queue.nodes.is_synced.is_set(), "the next lists", 10)
+    finally:
+        queue.stop()
 
 
 def test_notice__waits_for_no_question_to_the_api(

@@ -23,9 +23,10 @@ class Follower:
 
     def __init__(self, kube: FakeKube) -> None:
         self.client = ApiClient(Kubeconfig(kube.environ).access(kube.context))
+        self.path = f"/api/v1/namespaces/{kube.namespace}/secrets"
         self.changes: list[str] = []
         self.errors: list[Exception] = []
-        self.watch = ObjectWatch(lambda: self.client, SECRETS, self._note, labelSelector="mine=yes")
+        self.watch = ObjectWatch(lambda: self.client, self.path, self._note, labelSelector="mine=yes")
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -40,10 +41,10 @@ class Follower:
         return sorted(one["metadata"]["name"] for one in self.watch.snapshot())
 
     def create(self, name: str, mine: str = "yes") -> None:
-        self.client.post(SECRETS, {"metadata": {"name": name, "labels": {"mine": mine}}})
+        self.client.post(self.path, {"metadata": {"name": name, "labels": {"mine": mine}}})
 
     def delete(self, name: str) -> None:
-        self.client.delete(f"{SECRETS}/{name}")
+        self.client.delete(f"{self.path}/{name}")
 
     def _note(self, old: Object | None, new: Object | None) -> None:
         kind = "+" if old is None else "-" if new is None else "~"
@@ -53,7 +54,7 @@ class Follower:
         while not self._stopped.is_set():
             try:
                 self.watch.run_once()
-            except (ApiError, ConnectionBroken) as error:
+            except (ApiError, ConnectionError) as error:
                 self.errors.append(error)
                 self._stopped.wait(0.05)
 
@@ -70,7 +71,7 @@ def test_changes__are_reported_in_order(follower: Follower) -> None:
     follower.start()
     follower.create("b")
     follower.create("foreign", mine="no")
-    follower.client.patch(f"{SECRETS}/b", {"metadata": {"annotations": {"x": "1"}}})
+    follower.client.patch(f"{follower.path}/b", {"metadata": {"annotations": {"x": "1"}}})
     follower.delete("a")
     wait_until(lambda: "-a" in follower.changes, "the deletion", 10)
     assert follower.changes == ["+a", "+b", "~b", "-a"]
@@ -80,7 +81,7 @@ def test_changes__are_reported_in_order(follower: Follower) -> None:
 def test_object__whose_label_changes_leaves_the_watch(follower: Follower) -> None:
     follower.create("a")
     follower.start()
-    follower.client.patch(f"{SECRETS}/a", {"metadata": {"labels": {"mine": "no"}}})
+    follower.client.patch(f"{follower.path}/a", {"metadata": {"labels": {"mine": "no"}}})
     wait_until(lambda: follower.changes == ["+a", "-a"], "the removal", 10)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.fakes.kube.faults import Faults
 from support.fakes.kube.schemas import schema_errors
-from support.fakes.kube.selectors import quantity
+from support.fakes.kube.selectors import canonical, quantity
 from support.fakes.kube.store import Object, Rejected, Store
 
 NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -136,6 +136,11 @@ def with_defaults(resource: str, one: Object, faults: Faults) -> Object:
             "priority": 0,
             **one["spec"],
         }
+        for container in one["spec"]["containers"]:
+            resources = container.get("resources") or {}
+            for part in ("requests", "limits"):
+                amounts = resources.get(part) or {}
+                amounts |= {name: canonical(amount) for name, amount in amounts.items()}
         one["status"] = {"phase": "Pending", "qosClass": "Burstable"}
         if QUEUE in (one["metadata"].get("labels") or {}):  # as Kueue's webhook does it
             one["spec"]["schedulingGates"] = [*one["spec"].get("schedulingGates", ()), {"name": KUEUE_GATE}]

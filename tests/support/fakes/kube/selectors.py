@@ -107,6 +107,18 @@ def quantity(text: Any) -> float:
     return float(match[1]) * units.get(match[2] or "", 1.0)
 
 
+def canonical(text: Any) -> str:
+    """A quantity as the API server stores it: with the largest unit that leaves a whole number."""
+    match = re.fullmatch(r"([0-9]+)(m|k|M|G|T|Ki|Mi|Gi|Ti)?", str(text))
+    if match is None:
+        return str(text)
+    units = ["Ki", "Mi", "Gi", "Ti"] if "i" in (match[2] or "") else ["m", "", "k", "M", "G", "T"]
+    amount, at, base = int(match[1]), units.index(match[2] or ""), 1024 if "i" in (match[2] or "") else 1000
+    while amount and amount % base == 0 and at + 1 < len(units):
+        amount, at = amount // base, at + 1
+    return f"{amount}{units[at]}"
+
+
 def requests(pod: Object) -> dict[str, float]:
     total: dict[str, float] = {}
     for container in pod["spec"]["containers"]:

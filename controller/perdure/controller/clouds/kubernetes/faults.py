@@ -40,8 +40,9 @@ _QUOTA = FaultRule(
     hint="raise the namespace's ResourceQuota, or end other pods",
 )
 _FORBIDDEN = FaultRule(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, 3600.0, any_market=True, any_type=True)
+# Not for long: an API server that has just started knows no roles yet, and forbids everything.
 _NO_RIGHTS = FaultRule(
-    FaultKind.AVOID_REGION, Reason.BAD_CREDENTIALS, 600.0, any_market=True, any_type=True, hint=_RIGHTS
+    FaultKind.AVOID_REGION, Reason.BAD_CREDENTIALS, 60.0, any_market=True, any_type=True, hint=_RIGHTS
 )
 _CONFIG = FaultRule(
     FaultKind.AVOID_REGION,
@@ -107,8 +108,13 @@ def is_quota(error: ApiError) -> bool:
 
 
 def violates_restricted(error: ApiError) -> bool:
-    """Whether the namespace admits only pods of the Pod Security Standard `restricted`."""
-    return error.status == 403 and 'violates PodSecurity "restricted' in error.message
+    """Whether the namespace admits only pods of the Pod Security Standard `restricted`.
+
+    Or only those of a pod security policy, as clusters before 1.25 have them: what it objects to is not stated in a
+    fixed form, and the pods of `restricted` are those that most policies admit.
+    """
+    texts = ('violates PodSecurity "restricted', "PodSecurityPolicy: unable to", "pod security policy")
+    return error.status == 403 and any(text in error.message for text in texts)
 
 
 def violates_pod_security(error: ApiError) -> bool:

@@ -80,18 +80,29 @@ def evict(cluster: Cluster, pod: Object, grace_s: int) -> None:
     launched_at = epoch_s(pod["metadata"].get("creationTimestamp")) or cluster.now()
     end = RememberedEnd(Reason.PREEMPTED, launched_at, None, "a simulated interruption")
     anchors.remember_end(cluster, anchor, names.rank_of(name), end)
+    try:
+        _post_eviction(cluster, name, grace_s)
+    except ApiError as error:
+        if error.status < 500:
+            anchors.forget_end(cluster, anchor, names.rank_of(name))
+        raise
+
+
+def _post_eviction(cluster: Cluster, name: str, grace_s: int) -> None:
+    """Clusters before 1.22 know the older version only, and reject the newer one for its name."""
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": name, "namespace": cluster.namespace},
         "deleteOptions": {"gracePeriodSeconds": grace_s},
     }
+    path = cluster.path("pods", name, sub="eviction")
     try:
-        cluster.client.post(cluster.path("pods", name, sub="eviction"), eviction)
+        cluster.client.post(path, eviction)
     except ApiError as error:
-        if error.status < 500:
-            anchors.forget_end(cluster, anchor, names.rank_of(name))
-        raise
+        if error.status != 400 or "policy/v1" not in error.message:
+            raise
+        cluster.client.post(path, eviction | {"apiVersion": "policy/v1beta1"})
 
 
 def to_instance(cluster: Cluster, cloud: str, pod: Object) -> Instance | None:
