@@ -158,7 +158,7 @@ class Agent:
             log=log,
         )
         checkpoints = CheckpointStream(self._paths.checkpoints, on_growth=storage.checkpoints_changed)
-        usage = UsageStream(self._paths.root, log)
+        usage = UsageStream(self._paths.root, log, progress=self._paths.progress)
         outbox = Outbox(
             Report(ip=self._node_ip()),
             notices=[file.state.notice] if file.state.notice else [],
@@ -199,7 +199,7 @@ class Agent:
             library=library,
             end_sessions=dialer.end_all,
             open_streams=dialer.num_service_streams,
-            before_end=lambda: (checkpoints.wait_sent(STREAM_SEND_TIMEOUT_S), logs.wait_sent(STREAM_SEND_TIMEOUT_S)),
+            before_end=partial(_send_all, usage, checkpoints, logs),
             log=log,
             is_orphaned=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
             slot_host=host,
@@ -340,6 +340,13 @@ class Agent:
         log("no controller needs this node: powering off")
         done = subprocess.run(["sh", "-c", self._config.power_off], stdin=subprocess.DEVNULL, check=False)
         return 0 if done.returncode == 0 else 1
+
+
+def _send_all(usage: UsageStream, checkpoints: CheckpointStream, logs: LogStream) -> None:
+    """Before a node reports its end: what would be lost with its machine."""
+    usage.send_now()
+    checkpoints.wait_sent(STREAM_SEND_TIMEOUT_S)
+    logs.wait_sent(STREAM_SEND_TIMEOUT_S)
 
 
 def _silence_limit_s(spec: NodeSpec, ended: dict[str, Any] | None) -> float:

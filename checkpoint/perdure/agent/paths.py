@@ -46,6 +46,11 @@ class NodePaths:
         return self.run_dir / "checkpoints.jsonl"
 
     @property
+    def progress(self) -> Path:
+        """The program's newest report of its step, which `perdure.checkpoint.progress` writes."""
+        return self.run_dir / "progress.json"
+
+    @property
     def sessions(self) -> Path:
         """Files of open ssh sessions, one folder each."""
         return self.root / "sessions"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.checkpoint.load.function_load import LoadResult
     from perdure.checkpoint.load.listing import StepInfo, latest, steps
     from perdure.checkpoint.preemption import deadline, exit_preempted, on_notice, preempted
+    from perdure.checkpoint.progress import report_progress
     from perdure.checkpoint.save.retention.keep_rule import Keep
     from perdure.checkpoint.state.resume import Resumable, random_state, set_random_state
 
@@ -39,6 +40,7 @@ __all__ = [
     "on_notice",
     "preempted",
     "random_state",
+    "report_progress",
     "save_checkpoint",
     "set_random_state",
     "steps",
@@ -62,6 +64,7 @@ _MODULES = {
     "on_notice": "preemption",
     "preempted": "preemption",
     "random_state": "state.resume",
+    "report_progress": "progress",
     "save_checkpoint": "decorators",
     "set_random_state": "state.resume",
     "steps": "load.listing",

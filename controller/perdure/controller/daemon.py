@@ -29,6 +29,7 @@ from perdure.controller.maintenance import (
     cluster_homes,
     cluster_upkeep,
     history_expiry,
+    node_metrics_writer,
     offer_probes,
     orphan_sweep,
 )
@@ -152,15 +153,9 @@ class Daemon:
         channels = dict(build_channels(notify, wall_clock))
         if notify.runs_callbacks:
             channels[CALLBACK] = CallbackChannel(database, settings.home / "callbacks")
+        owner, speed = member.owner, time_scale.speed
         self._notifications = NotificationSender(
-            notify,
-            channels,
-            database,
-            clock,
-            owner=member.owner,
-            speed=time_scale.speed,
-            is_alone=alone,
-            metrics=metrics,
+            notify, channels, database, clock, owner=owner, speed=speed, is_alone=alone, metrics=metrics
         )
         outbox = NotificationOutbox(notify, member.controller_id, self._notifications.wake)
         reports = DecisionReports(JobMetrics(metrics, clock), outbox)
@@ -239,6 +234,7 @@ class Daemon:
         self._prober = offer_probes.make_prober(
             settings, database=database, clock=clock, market=market, submissions=submissions, inbox=inbox
         )
+        self._node_metrics = node_metrics_writer.NodeMetricsWriter(sessions.usage.pending, database, clock)
         unknown_machines = UnrecordedMachines()
         of_inbox = (inbox.owned_views, inbox.request_describe)
         self._sweep = orphan_sweep.OrphanSweep(machines, member.controller_id, database, *of_inbox, unknown_machines)
@@ -335,6 +331,7 @@ class Daemon:
         if self._peers is not None:
             self._peers.stop()
         self._pools.shutdown()
+        self._node_metrics.write_all()
         self._ownership.stop()
         endpoint_file.remove(self.settings.home)
         self.database.dispose()
@@ -381,6 +378,7 @@ class Daemon:
         every(schedules.INTERVAL_S, self._schedules.tick)
         every(RENEW_S / 2, partial(self.api_context.counts.tick, self.database, self._member.clock), at_start=True)
         every(history_expiry.TICK_S, self._retention.tick)
+        every(node_metrics_writer.TICK_S, self._node_metrics.tick)
         self._ticker.refresh_prices(self._clouds.values())
         if self._backups is not None:
             every(backup_schedule.TICK_S, self._backups.tick, at_start=True)

@@ -1,8 +1,9 @@
-"""Deletes timelines, logs and whole jobs that ended longer ago than config.yaml says, and old entries of the audit log.
+"""Deletes timelines, logs and whole jobs that ended longer ago than config.yaml says, old entries of the audit log, and
+the metrics of nodes.
 
 ```yaml
 retention: {events_days: 90, logs_days: 30, jobs_days: 365}   # each null (kept for ever) by default
-retention: {audit_days: 400}                                  # of the audit log; 400 by default
+retention: {audit_days: 400, metrics_days: 30}                # of the audit log, of nodes' metrics; these are defaults
 ```
 
 The ticker calls it, and `store.records.expiry` deletes the rows. Each call does one piece of work, at most one short
@@ -25,6 +26,7 @@ from perdure.controller.store.access import audit, owners
 from perdure.controller.store.blobs import BlobStore
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.logs.series import node_metrics
 from perdure.controller.store.records import expiry, facts, jobs
 from perdure.controller.store.records.jobs import Job
 
@@ -35,6 +37,8 @@ IDLE_INTERVAL_S = 3600.0
 """The pause after a complete pass, and after an error."""
 UPLOAD_GRACE_S = 86_400.0
 """An upload that no job refers to is kept this long after it was last sent or requested."""
+MAX_METRICS = 200_000
+"""Nodes whose metrics are kept: some KB each, and at most 45 (`metric_series`)."""
 
 _DAY_S = 86_400.0
 _ROW_BATCH_SIZE = 500  # rows deleted in one transaction
@@ -92,9 +96,19 @@ class HistoryExpiry:
             yield from self._delete_uploads()
         if self.settings.audit_days is not None:
             yield from self._delete_audit(self.clock.now() - self.settings.audit_days * _DAY_S)
+        yield from self._delete_metrics()
 
     def _delete_audit(self, before: float) -> Iterator[None]:
         while self._in_transaction(lambda conn: audit.delete_before(conn, before, _ROW_BATCH_SIZE)):
+            yield
+
+    def _delete_metrics(self) -> Iterator[None]:
+        """Delete what is too old, and the oldest beyond a fixed number, so that the table has a bounded size."""
+        if self.settings.metrics_days is not None:
+            before = self.clock.now() - self.settings.metrics_days * _DAY_S
+            while self._in_transaction(lambda conn: node_metrics.delete_before(conn, before, _ROW_BATCH_SIZE)):
+                yield
+        while self._in_transaction(lambda conn: node_metrics.delete_beyond(conn, MAX_METRICS, _ROW_BATCH_SIZE)):
             yield
 
     def _clear_secrets(self) -> Iterator[None]:

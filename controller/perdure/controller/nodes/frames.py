@@ -29,6 +29,7 @@ _MAX_SEQ = 2**31 - 1  # its column is an integer of 32 bits
 _MAX_MESSAGE_CHARS = 2000
 _MAX_SLOTS = 10_000
 _MAX_GPUS = 64
+_MAX_VALUES = 8
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[0-9A-Za-z._-]{1,32})?")
 # Unknown fields are ignored: the agent may be newer than this controller. Validators are built for the first frame,
 # because users and nodes wait for a daemon that starts.
@@ -90,6 +91,8 @@ EpochSeconds = Annotated[float, Field(ge=0.0, le=1e11)]
 Bytes = Annotated[float, Field(ge=0.0, le=1e18)]
 Word = Annotated[str, StringConstraints(max_length=100), AfterValidator(_printable)]
 Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+ValueName = Annotated[str, StringConstraints(max_length=40, pattern=r"^[A-Za-z_][A-Za-z0-9_./-]*$")]
+Value = Annotated[float, Field(ge=-1e30, le=1e30)]  # so that sums stay finite
 Message = Annotated[str, AfterValidator(_short_message)]
 Phase = Annotated[NodePhase, AfterValidator(_reported_phase)]
 Address = Annotated[str, AfterValidator(_address)]
@@ -199,6 +202,9 @@ class UsageFrame:
     received_per_s: Bytes = 0.0
     sent_per_s: Bytes = 0.0
     gpus: Annotated[list[GpuUsage], Field(max_length=_MAX_GPUS)] = plain_field(default_factory=list)
+    #: The program's own report, if there is a new one: its step, and numbers such as the loss.
+    step: Count | None = None
+    values: Annotated[dict[ValueName, Value], Field(max_length=_MAX_VALUES)] = plain_field(default_factory=dict)
 
     @property
     def busy_share(self) -> float:

@@ -1,16 +1,19 @@
-"""What nodes report of their use: the newest report of each connected node, and when its GPUs count as progress.
+"""What nodes report of their use: the newest report of each connected node, what is not in the database yet, and when
+GPUs count as progress.
 
 On the event loop, except `newest` and `busy_jobs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from perdure.controller.nodes.frames import UsageFrame
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.logs.series.pending_metrics import PendingMetrics
 from perdure.controller.store.records.agent_connections import Place
 from perdure.recovery import events
 
@@ -40,6 +43,8 @@ class NodeUsage:
         self._busy: set[Place] = set()
         #: Reports since this process started.
         self.total = 0
+        #: What is not in the series of the database yet.
+        self.pending = PendingMetrics(now, speed)
 
     def expect(self, place: Place) -> None:
         """The node is connected."""
@@ -61,6 +66,7 @@ class NodeUsage:
         now, key = self._now(), place[0]
         self.total += 1
         self._newest[place] = UsageReport(frame, now)
+        self.pending.add(place, now, machine_values(frame), frame.step, frame.values)
         interval_s = self._interval_s(key)
         if not frame.gpus or interval_s is None:
             return
@@ -76,6 +82,7 @@ class NodeUsage:
     def forget(self, place: Place) -> None:
         """The node is disconnected."""
         self._newest.pop(place, None)
+        self.pending.make_due(place)
         self._busy.discard(place)
         self._recorded_at.pop(place[0], None)
 
@@ -95,3 +102,20 @@ class NodeUsage:
         recovery = view.tasks[key[1]].recovery
         given = [s for s in (recovery.stuck_after_s, recovery.restart_when_stuck_s) if s is not None]
         return min(given) * _RECORDED_SHARE if given else None
+
+
+def machine_values(frame: UsageFrame) -> Iterable[float]:
+    """The values of a frame, in the order of `metric_series.MACHINE`; NaN where the machine has none."""
+    gpus = frame.gpus
+    total = sum(gpu.memory_total for gpu in gpus)
+    return (
+        frame.cpu_used / frame.cpus if frame.cpus else math.nan,
+        frame.memory_used / frame.memory_total if frame.memory_total else math.nan,
+        frame.disk_used / frame.disk_total if frame.disk_total else math.nan,
+        frame.received_per_s,
+        frame.sent_per_s,
+        sum(gpu.utilization for gpu in gpus) / len(gpus) if gpus else math.nan,
+        sum(gpu.memory_used for gpu in gpus) / total if total else math.nan,
+        sum(gpu.power_w for gpu in gpus) if gpus else math.nan,
+        max(gpu.temperature_c for gpu in gpus) if gpus else math.nan,
+    )

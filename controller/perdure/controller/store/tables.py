@@ -14,6 +14,7 @@ from sqlmodel import Field, SQLModel
 
 from perdure.controller.store.access.tables import AuditRow, TokenRow, UploadOwnerRow, UserRow
 from perdure.controller.store.clusters.tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
+from perdure.controller.store.logs.series.tables import NodeMetricsRow
 from perdure.controller.store.message_tables import NotificationRow, PeerMessageRow
 from perdure.controller.store.services.tables import ReplicaRow, ServiceEventRow, ServiceRow, ServiceVersionRow
 
@@ -24,6 +25,7 @@ __all__ = [
     "ClusterRow",
     "ClusterSlotRow",
     "JobScheduleRow",
+    "NodeMetricsRow",
     "NotificationRow",
     "PeerMessageRow",
     "ReplicaRow",

@@ -398,3 +398,5 @@ class NodeUse(TypedDict):
     received_per_s: float
     sent_per_s: float
     gpus: list[GpuUse]
+    step: int | None  # the program's report, if it is a new one
+    values: dict[str, float]

@@ -19,6 +19,8 @@ from perdure.controller.store.blobs import BlobStore, DirectoryBlobs, SqlBlobs
 from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.logs.series import node_metrics
+from perdure.controller.store.logs.series.metric_series import merged
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.store.records import clusters
@@ -295,3 +297,33 @@ def name(world: World, job: int, *digests: str) -> None:
     spec = {"resources": "cpus=4", "uploads": [{"path": "/x", "upload": digest} for digest in digests]}
     with world.database.begin() as conn:
         conn.execute(update(Task).where(Task.c.job_id == job).values(spec=spec))
+
+
+def test_metrics__are_deleted_with_their_job_by_age_and_beyond_a_number(
+    world: World, run_retention: Callable[..., HistoryExpiry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [finish(world, world.submit()) for _ in range(4)]
+
+    def write(job: int) -> None:
+        series = merged(None, [(world.clock.now(), {"cpu": 0.5})])
+        with world.database.begin() as conn:
+            node_metrics.save_all(conn, [node_metrics.encoded_row(((job, 0, 1), 0), series, world.clock.now())])
+
+    def kept() -> list[int]:
+        return [job for job in jobs if "node_metrics" in rows(world, job)]
+
+    write(jobs[0])
+    world.clock.advance(DAY_S)
+    for job in jobs[1:]:
+        write(job)
+        world.clock.advance(60.0)
+    run_retention()
+    assert kept() == jobs
+    world.clock.advance(29 * DAY_S)
+    run_retention()
+    assert kept() == jobs[1:]
+    monkeypatch.setattr(history_expiry, "MAX_METRICS", 2)
+    run_retention()
+    assert kept() == jobs[2:]
+    run_retention(jobs_days=1)
+    assert kept() == []

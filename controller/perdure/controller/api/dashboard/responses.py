@@ -160,3 +160,28 @@ class NodePage(TypedDict):
     now: str
     nodes: list[FleetNode]
     next: int | None  # `before` of the next page
+
+
+class NodeMetrics(TypedDict):
+    """What one node used and reported over time: a value for each point of `at` (epoch seconds), or null.
+
+    `values`: `cpu`, `memory`, `disk`, `gpu` and `gpu_memory` as shares of what the machine has, `received_per_s` and
+    `sent_per_s` in bytes, `gpu_power_w` of all GPUs together, `gpu_temperature_c` of the hottest one, and `step`.
+    `reported`: the numbers that the program reported, by its names.
+    """
+
+    task_index: int
+    generation: int
+    rank: int
+    resolution_s: float  # points stand for so many seconds; longer for nodes that have run longer
+    at: list[float]
+    values: dict[str, list[float | None]]
+    reported: dict[str, list[float | None]]
+
+
+class MetricsOverTime(TypedDict):
+    """The metrics of a job's nodes, of all attempts."""
+
+    now: str
+    series: list[NodeMetrics]
+    omitted: int  # nodes of older attempts that are left out

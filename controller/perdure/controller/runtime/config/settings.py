@@ -81,12 +81,13 @@ class NodeSettings:
 @dataclass(frozen=True)
 class RetentionSettings:
     """How many days after its end a job's timeline, its logs, and the whole job are deleted, and after how many days an
-    entry of the audit log. None: never."""
+    entry of the audit log, and the metrics of a node after its last report. None: never."""
 
     events_days: float | None = None
     logs_days: float | None = None
     jobs_days: float | None = None
     audit_days: float | None = 400.0
+    metrics_days: float | None = 30.0
 
 
 @dataclass(frozen=True)
@@ -246,6 +247,13 @@ SETTINGS_KEYS = (
         "number, or null (never)",
         "400",
         "How long after it was written an entry of the audit log is deleted.",
+        "days",
+    ),
+    ConfigKey(
+        "retention.metrics_days",
+        "number, or null (never)",
+        "30",
+        "How long after its last report the metrics of a node are deleted.",
         "days",
     ),
     ConfigKey(

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Text, and_, cast, delete, exists, func, or_, select, tuple_
 
+from perdure.controller.store.logs.series.node_metrics import NodeMetrics
 from perdure.controller.store.queries import counts
 from perdure.controller.store.records.agent_connections import AgentConnections
 from perdure.controller.store.records.buckets import Buckets
@@ -93,7 +94,8 @@ def delete_jobs(conn: Connection, job_ids: Sequence[int], until: float) -> int:
     tasks = conn.execute(delete(Task).where(Task.c.job_id.in_(ids)).returning(Task.c.job_id, Task.c.status)).all()
     counts.record_purged(conn, Counter(status for job_id, status in tasks if job_id not in parts))
     conn.execute(delete(Slot).where(Slot.c.job_id.in_(ids)))
-    for table in (TimelineEvent, Intents, Node, Attempt, PeerMessages, AgentConnections, UnavailableOffers):
+    of_attempts = (Node, Attempt, NodeMetrics, AgentConnections)
+    for table in (TimelineEvent, Intents, PeerMessages, UnavailableOffers, *of_attempts):
         conn.execute(delete(table).where(table.c.job_id.in_(ids)))
     conn.execute(delete(Buckets).where(Buckets.c.job_id.in_(ids), Buckets.c.removed_at.is_not(None)))
     return conn.execute(delete(Job).where(Job.c.id.in_(ids))).rowcount
