@@ -19,14 +19,15 @@ from typing import Any
 
 from perdure.agent import VERSION
 from perdure.agent.config import Config
+from perdure.agent.lifecycle import revision
 from perdure.agent.lifecycle.background_task import BackgroundTask
-from perdure.agent.lifecycle.desired_state import DesiredState, StopNow
+from perdure.agent.lifecycle.desired_state import DesiredState, ReviseNow, StopNow
 from perdure.agent.lifecycle.notice_intake import NoticeIntake
 from perdure.agent.lifecycle.saved_home import SavedHome
 from perdure.agent.lifecycle.slot_host import SlotHost
 from perdure.agent.lifecycle.supervisor import Orphaned, Supervisor
 from perdure.agent.link import boot_token
-from perdure.agent.link.channel import Backoff, Channel
+from perdure.agent.link.channel import Backoff, Channel, Stream
 from perdure.agent.link.checkpoint_stream import CheckpointStream
 from perdure.agent.link.client import ControllerClient, ControllerRejected, TokenRevoked, Unreachable
 from perdure.agent.link.log_stream import LogStream
@@ -144,10 +145,15 @@ class Agent:
     def _serve(self, spec: NodeSpec) -> int:
         """Run the node from here to its end, connected to the controller."""
         file = StateFile(self._paths.state, log=log)
-        desired = DesiredState(file, log=log)
+        desired = DesiredState(file, log=log, revision=spec.revision)
         logs = LogStream(self._paths.log)
         fetcher = Fetcher(
-            self._client, self._paths.root, artifacts_dir=self._config.artifacts_dir, environ=os.environ, log=log
+            self._client,
+            self._paths.root,
+            artifacts_dir=self._config.artifacts_dir,
+            environ=os.environ,
+            log=log,
+            records=self._paths.uploads if spec.probe is not None else None,
         )
         storage = NodeStorage(
             spec,
@@ -166,14 +172,14 @@ class Agent:
                 "logs": {"size": logs.size()},
                 "checkpoints": {"seq": checkpoints.newest_seq()},
                 "serves": spec.probe is not None,
+                "revision": spec.revision,
             },
         )
         host = self._slot_host(spec, outbox)
-        own_streams: list[SlotHost | ReadinessStream] = [] if host is None else [host]
-        if spec.probe is not None:
-            readiness = ReadinessStream(spec.probe, self._node_ip(), lambda: outbox.report.phase == "running", log)
-            own_streams.append(readiness)
-            readiness.start()
+        readiness = self._readiness(spec, desired, outbox)
+        own_streams: list[Stream] = [] if host is None else [host]
+        if readiness is not None:
+            own_streams += [readiness, revision.RevisionStream(desired)]
         library = library_dir(self._paths.root)
         container = self._container(spec)
         dialer = StreamDialer(
@@ -204,6 +210,7 @@ class Agent:
             is_orphaned=lambda: time.monotonic() - channel.last_contact >= spec.power_off_after_s,
             slot_host=host,
             container=container,
+            on_failed_trial=readiness.report_end if readiness is not None else lambda _why: None,
         )
         if note := os.environ.get("PERDURE_NOTE"):  # of whoever started this machine
             self._paths.append_to_job_log(note)
@@ -225,6 +232,8 @@ class Agent:
                 self._wait_idle(_silence_limit_s(spec, desired.state.ended), desired, channel)
                 return self._power_off()
             log("ended; the machine is going down")
+        except ReviseNow:
+            return self._revise(spec, desired, library, logs)
         except Orphaned:
             supervisor.kill()
             storage.unmount()
@@ -248,6 +257,32 @@ class Agent:
             excluded=[self._paths.root, *mounts],
             rclone=rclone,
         )
+
+    def _readiness(self, spec: NodeSpec, desired: DesiredState, outbox: Outbox) -> ReadinessStream | None:
+        """The probes of a replica, which have begun."""
+        if spec.probe is None:
+            return None
+        readiness = ReadinessStream(
+            spec.probe,
+            self._node_ip(),
+            lambda: outbox.report.phase == "running",
+            log,
+            revision=spec.revision,
+            on_ready=lambda: desired.update(ready_revision=spec.revision),
+        )
+        readiness.start()
+        return readiness
+
+    def _revise(self, spec: NodeSpec, desired: DesiredState, library: Path, logs: LogStream) -> int:
+        """Begin anew with another revision of the node spec. Nothing of this one runs any more."""
+        self._paths.append_to_job_log("another version of the service begins on this machine")
+        logs.wait_acked(LOG_ACK_TIMEOUT_S)
+        try:
+            revision.forget(spec, self._paths, desired)
+        except OSError as error:
+            log(f"what has run here cannot be forgotten: {error}")
+            return 3
+        return revision.start_again(library, self._config.token, log)
 
     def _slot_host(self, spec: NodeSpec, outbox: Outbox) -> SlotHost | None:
         if not spec.is_host:

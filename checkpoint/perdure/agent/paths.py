@@ -61,6 +61,11 @@ class NodePaths:
         return self.root / "tools"
 
     @property
+    def uploads(self) -> Path:
+        """Of a replica: which uploads its folders hold, one record for each."""
+        return self.root / "upload-records"
+
+    @property
     def container(self) -> Path:
         """The agent's files for the container of the task, which the container does not see."""
         return self.root / "container"

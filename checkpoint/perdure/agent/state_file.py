@@ -68,6 +68,8 @@ class State:
     notice_deadline: float | None = None  # the earliest deadline of all final notices, as a time of `clock`
     boot_id: str = field(default_factory=clock.boot_id)  # the boot that the times of `clock` belong to
     ended: dict[str, Any] | None = None  # the final report, once there is one
+    wanted_revision: int = 0  # of the node spec: the newest that the controller has announced
+    ready_revision: int = -1  # the newest whose program was ready
 
 
 class StateFile:

@@ -141,7 +141,8 @@ def test_frozen_machine__loses_its_streams_alone(sky: ServiceHost, caller: Calle
 
 def test_update__rolls_without_a_failed_request(sky: ServiceHost, caller: Caller) -> None:
     before = numbers(sky)
-    task = service_task({"replicas": 2}, envs={"TOKEN_S": TOKEN_S, "MODEL": "larger"}, resources={"use_spot": True})
+    other_machines = {"use_spot": True, "memory": "1+"}
+    task = service_task({"replicas": 2}, envs={"TOKEN_S": TOKEN_S, "MODEL": "larger"}, resources=other_machines)
     with load(caller, 4) as running:
         assert serve.update(task, NAME, client=sky.client)["version"] == 2
         most = 0
@@ -204,13 +205,21 @@ def _answers(caller: Caller) -> bool:
 
 def test_update__that_fails_leaves_the_earlier_version(sky: ServiceHost, caller: Caller) -> None:
     before = numbers(sky)
-    broken = service_task({"replicas": 2}, run="echo 'out of memory: tiny'; exit 1", resources={"use_spot": True})
+    other_machines = {"use_spot": True, "memory": "1+"}
+    broken = service_task({"replicas": 2}, run="echo 'out of memory: tiny'; exit 1", resources=other_machines)
     serve.update(broken, NAME, client=sky.client)
     service = sky.until(NAME, lambda one: one["message"], "a message")
     assert service["status"] == "READY"
     assert "the update has failed" in service["message"]
     assert "out of memory: tiny" in service["message"]
     assert (numbers(sky), caller.call().status) == (before, 200)
+    lost = sky.ready(NAME)[0]
+    sky.client.preempt(lost["job_id"] or 0)
+    sky.until(NAME, lambda _: str(lost["number"]) not in numbers(sky), "one replica less")
+    replaced = sky.until_ready(NAME, 2)
+    live = {one["version"] for one in replaced["replicas"] if one["status"] == "READY"}
+    assert live == {lost["version"]}, "what is lost is replaced by the version that goes on"
+    assert "the update has failed" in replaced["message"]
 
 
 def test_terminate_replica__is_replaced(sky: ServiceHost, caller: Caller) -> None:

@@ -13,7 +13,8 @@ from support.helpers.services import HAS_HAPROXY, ServiceHost, running_services,
 
 pytestmark = pytest.mark.skipif(not HAS_HAPROXY, reason="HAProxy is not installed: run scripts/ensure-haproxy.sh")
 
-IN_SHORT = ("service.decided",)
+BOTH = [(1, 2), (2, 2)]
+IN_SHORT = ("service.decided", "replica.changed")
 
 
 def pid_of(sky: ServiceHost) -> int:
@@ -28,8 +29,11 @@ def live_through(home: Path, point: str) -> None:
         environ.clear()  # the next daemon does not die
         caller = sky.up("model", service_task({"replicas": 2}), ready=2)
         assert caller.call().status == 200
+        serve.update(service_task({"replicas": 2}, envs={"MODEL": "other"}), "model", client=sky.client)
+        sky.until("model", lambda _: [(r["number"], r["version"]) for r in sky.ready("model")] == BOTH, "both in place")
+        assert caller.call().json()["model"] == "other"
         serve.update(service_task({"replicas": 1}, envs={"MODEL": "new"}), "model", client=sky.client)
-        sky.until("model", lambda one: [r["version"] for r in one["replicas"] if not r["ended_at"]] == [2], "version 2")
+        sky.until("model", lambda one: [r["version"] for r in one["replicas"] if not r["ended_at"]] == [3], "version 3")
         sky.until_ready("model", 1)
         assert caller.call().json()["model"] == "new"
         assert max(one["number"] for one in sky.get("model")["replicas"]) == 3, "no replica was launched twice"

@@ -44,6 +44,7 @@ class Controller:
         self.reports: list[dict[str, Any]] = []
         self.notices: list[dict[str, Any]] = []
         self.checkpoints: list[dict[str, Any]] = []
+        self.readiness: list[dict[str, Any]] = []
         self.heartbeats = 0
         self.acked_checkpoint = 0
         self.wrong: list[str] = []
@@ -84,6 +85,14 @@ class Controller:
             connections = list(self._connections)
         for connection in connections:
             self._send(connection, {"type": "directive", "directive": self.directive, "now": self.now()})
+
+    def revise(self, **spec: Any) -> None:
+        """Have the node run the next revision of its spec, with these fields."""
+        self.spec = {**self.spec, **spec, "revision": self.spec.get("revision", 0) + 1}
+        with self._changed:
+            connections = list(self._connections)
+        for connection in connections:
+            self._send(connection, {"type": "revise", "revision": self.spec["revision"]})
 
     def now(self) -> float:
         """On this controller's own clock."""
@@ -197,6 +206,8 @@ class Controller:
                 self.notices.append(message)
             case "checkpoint":
                 self.checkpoints.append(message)
+            case "readiness":
+                self.readiness.append(message)
             case "heartbeat":
                 self.heartbeats += 1
             case _:

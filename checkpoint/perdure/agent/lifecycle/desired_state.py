@@ -29,12 +29,20 @@ class DrainNow(Exception):
     """End the workload gracefully."""
 
 
-class DesiredState:
-    """Changed by the threads of the channel and of the notices; read by the supervisor's."""
+class ReviseNow(Exception):
+    """End the workload, and run a newer revision of the node spec."""
 
-    def __init__(self, file: StateFile, *, log: Callable[[str], None]) -> None:
+
+class DesiredState:
+    """Changed by the threads of the channel and of the notices; read by the supervisor's.
+
+    `revision`: of the node spec that runs here.
+    """
+
+    def __init__(self, file: StateFile, *, log: Callable[[str], None], revision: int = 0) -> None:
         self._file = file
         self._log = log
+        self._revision = revision
         self._changed = threading.Condition()
         self._notice_received_at = time.monotonic()
         self._is_revoked = False
@@ -74,14 +82,22 @@ class DesiredState:
             is_earlier = known is not None and deadline is not None and deadline < known
             return (self.state.notice is None or is_earlier) and self.record_notice(notice)
 
+    def want_revision(self, revision: int) -> None:
+        """The controller has a newer revision of the node spec."""
+        with self._changed:
+            if revision > max(self._revision, self.state.wanted_revision):
+                self._log(f"revision {revision} is wanted")
+                self._file.update(wanted_revision=revision)
+                self._changed.notify_all()
+
     def revoke(self) -> None:
         """The controller rejected this node's token: nothing may run any more."""
         with self._changed:
             self._is_revoked = True
             self._changed.notify_all()
 
-    def raise_if_interrupted(self, *, drainable: bool = True) -> None:
-        """Raise StopNow or, where the caller is `drainable`, DrainNow if the node must stop or drain.
+    def raise_if_interrupted(self, *, drainable: bool = True, revisable: bool = True) -> None:
+        """Raise StopNow or, where the caller is `drainable`, DrainNow or ReviseNow if the node must do that.
 
         A notice without a reply becomes a drain here.
         """
@@ -91,6 +107,8 @@ class DesiredState:
             raise StopNow
         if drainable and self.state.directive.reaches("drain"):
             raise DrainNow
+        if drainable and revisable and self.state.wanted_revision > self._revision:
+            raise ReviseNow
 
     def _is_notice_overdue(self) -> bool:
         """Whether there is a final notice that the controller has not answered with a drain in time."""
@@ -98,13 +116,13 @@ class DesiredState:
             return False
         return time.monotonic() - self._notice_received_at >= NOTICE_REPLY_TIMEOUT_S
 
-    def wait_for(self, probe: Callable[[], T], *, drainable: bool = True) -> T:
+    def wait_for(self, probe: Callable[[], T], *, drainable: bool = True, revisable: bool = True) -> T:
         """Wait until `probe` returns a true value, and return that. Raises as `raise_if_interrupted`.
 
         When both happen at the same moment, the interruption wins.
         """
         while True:
-            self.raise_if_interrupted(drainable=drainable)
+            self.raise_if_interrupted(drainable=drainable, revisable=revisable)
             value = probe()
             if value:
                 return value

@@ -18,6 +18,7 @@ from typing import Any
 
 from perdure.agent.lifecycle.desired_state import DesiredState
 from perdure.agent.lifecycle.folder_removals import FolderRemovals, is_removed
+from perdure.agent.lifecycle.revision import AGENT_COMMAND
 from perdure.agent.lifecycle.slot_workdirs import SlotWorkdirs
 from perdure.agent.link.outbox import Outbox
 from perdure.agent.link.websocket import WebSocket
@@ -30,7 +31,6 @@ from perdure.agent.workload.stage import Stage
 POLL_S = 0.1
 RUNNER_KILL_S = 1.0
 MIN_SILENCE_S = 60.0  # the controller stops idle nodes itself, unless it has been gone for so long
-_AGENT_COMMAND = "import sys; sys.path.insert(0, sys.argv[1]); from perdure.agent.main import main; sys.exit(main())"
 _OWN_SETTINGS = ("PERDURE_METADATA_ENDPOINT", "PERDURE_OWNS_MACHINE", "PERDURE_TOKEN")
 
 
@@ -226,7 +226,7 @@ class SlotHost:
             env["PERDURE_WORKDIR_SOURCE_RECORD"] = str(workdir.source.record)
         if slot["gpus"]:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(int(gpu)) for gpu in slot["gpus"])
-        command = [sys.executable or "python3", "-IS", "-c", _AGENT_COMMAND, str(self._library)]
+        command = [sys.executable or "python3", "-IS", "-c", AGENT_COMMAND, str(self._library)]
         stage.start("exec " + shlex.join(command), env=env, cwd=Path("/"))
         self._log(f"started {slot_id}")
 

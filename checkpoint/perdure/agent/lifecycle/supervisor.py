@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from perdure.agent import clock
 from perdure.agent.lifecycle.background_task import BackgroundTask
-from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow
+from perdure.agent.lifecycle.desired_state import DesiredState, DrainNow, ReviseNow
 from perdure.agent.lifecycle.drain import FLUSH_MIN_S, Drain
 from perdure.agent.lifecycle.hooks import DOWN, HookRunner
 from perdure.agent.lifecycle.outcome import NodeFailed, Outcome, outcome_of
@@ -46,7 +47,7 @@ class Supervisor:
     `before_end` is called once, right before `ended` is reported. `end_sessions` ends the sessions of users, and gives
     them the reason. `open_streams`: how many requests of a service are open. `is_orphaned`: whether no controller has
     answered for `power_off_after_s`. `slot_host`: of a node of a cluster, which runs the cluster's jobs instead of
-    `run`.
+    `run`. `on_failed_trial`: of a replica that has got another version of its service, gets why that cannot start.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Supervisor:
         is_orphaned: Callable[[], bool] = lambda: False,
         slot_host: SlotHost | None = None,
         container: TaskContainer | None = None,
+        on_failed_trial: Callable[[str], object] = lambda _why: None,
     ) -> None:
         self._spec = spec
         self._desired = desired
@@ -78,6 +80,7 @@ class Supervisor:
         self._is_orphaned = is_orphaned
         self._slot_host = slot_host
         self._container = container
+        self._on_failed_trial = on_failed_trial
         self._setup_stage = self._make_stage("setup", allow_background=True)
         self._run_stage = self._make_stage("run", allow_background=spec.num_nodes > 1)
         self._stages = (self._run_stage, self._setup_stage)
@@ -111,11 +114,11 @@ class Supervisor:
             self._outbox.update_report(phase="running" if has_run else "setup")
 
     def run(self) -> None:
-        """Run from the current state to `ended`. Raises StopNow, Orphaned."""
+        """Run from the current state to `ended`. Raises StopNow, Orphaned; ReviseNow once nothing runs any more."""
         if self._desired.state.ended is not None:
             return
         try:
-            outcome = self._run_stages()
+            outcome = self._run_revision()
         except DrainNow:
             if self._container is not None:
                 self._container.cancel()
@@ -142,6 +145,52 @@ class Supervisor:
                 for stage in stages:
                     stage.kill()
         self._run_stage.kill_orphans()
+
+    def _run_revision(self) -> Outcome:
+        """`_run_stages`, until another revision of the node spec is wanted. Raises ReviseNow as well."""
+        try:
+            try:
+                outcome = self._run_stages()
+            except NodeFailed as failed:
+                if not self._is_trial():
+                    raise
+                outcome = failed.outcome
+            if self._is_trial():  # the version that ran before may come back: the machine is kept for it
+                why = outcome.message or f"run has ended with code {outcome.exit_code} before it was ready"
+                self._log(f"revision {self._spec.revision} cannot start: {why}")
+                self._on_failed_trial(why)
+                self._desired.wait_for(self._is_orphaned)
+                raise Orphaned
+            return outcome
+        except ReviseNow:
+            self._end_revision()
+            raise
+
+    def _is_trial(self) -> bool:
+        """Whether this machine runs another version than it was launched with, which has not been ready yet."""
+        return 0 < self._spec.revision != self._desired.state.ready_revision
+
+    def _end_revision(self) -> None:
+        """End everything of this revision, and upload what it wrote. Raises StopNow, DrainNow."""
+        self._log("ending the program for another revision")
+        self._storage.cancel_prepare()
+        if self._container is not None:
+            self._container.cancel()
+        kill_at = clock.now() + self._spec.drain_s
+        for stage in self._stages:
+            if stage.is_alive():
+                stage.stop(kill_at=kill_at)
+                self._desired.wait_for(partial(_has_ended, stage), revisable=False)
+        self._end_leftovers()
+        if self._desired.state.prepared:
+            flush = BackgroundTask("flush", lambda: self._storage.flush(None))
+            self._desired.wait_for(flush.is_done, revisable=False)
+            try:
+                flush.result()
+            except StorageFailed as failed:  # what was not uploaded stays in the cache of its mount
+                self._paths.append_to_job_log(str(failed))
+        unmount = BackgroundTask("unmount", self._storage.unmount)
+        self._desired.wait_for(unmount.is_done, revisable=False)
 
     def _run_stages(self) -> Outcome:
         """The stages in order, without interruption. Raises StopNow, DrainNow, Orphaned, NodeFailed."""
@@ -306,3 +355,7 @@ class Supervisor:
             allow_background=allow_background,
             container=self._container,
         )
+
+
+def _has_ended(stage: Stage) -> bool:
+    return not stage.is_alive()

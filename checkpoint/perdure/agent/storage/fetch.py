@@ -6,6 +6,7 @@ Every fetch can be repeated from the start, for example by an agent that was kil
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import subprocess
@@ -47,8 +48,12 @@ class Fetcher:
         artifacts_dir: Path | None,
         environ: Mapping[str, str],
         log: Callable[[str], None],
+        records: Path | None = None,
     ) -> None:
+        """`records`: the folder that remembers which files came with which upload, so that a later one of the same
+        path replaces them; None: every upload is the first one of its path."""
         self._client = client
+        self._records = records
         self._state_dir = state_dir
         self._artifacts_dir = artifacts_dir
         self._environ = environ
@@ -61,6 +66,8 @@ class Fetcher:
         if spec.workdir and "upload" in spec.workdir and record:
             self._update(workdir, spec.workdir["upload"], Path(record))
         elif spec.workdir and "git" in spec.workdir:
+            if spec.revision:
+                self._remove_upload(workdir)
             self._clone(spec.workdir["git"], spec.workdir.get("ref"), workdir)
         elif spec.workdir and "upload" in spec.workdir:
             self._unpack({"path": str(workdir), "upload": spec.workdir["upload"]})
@@ -137,14 +144,35 @@ class Fetcher:
         except OSError as error:
             raise FetchFailed(f"copying the workdir: {error}") from None
 
+    def _record_of(self, target: Path) -> Path | None:
+        """The record of the uploads of a folder."""
+        if self._records is None:
+            return None
+        return self._records / (hashlib.sha256(os.fsencode(target)).hexdigest()[:32] + ".json")
+
+    def _remove_upload(self, workdir: Path) -> None:
+        """A repository takes the place of an upload, with all that is there. Of a replica only."""
+        record = self._record_of(workdir)
+        if record is not None and record.exists():
+            shutil.rmtree(workdir, ignore_errors=True)
+            record.unlink()
+
     def _unpack(self, upload: dict[str, Any]) -> None:
         target = node_path(upload["path"], self._environ)
         archive = self._state_dir / "uploads" / upload["upload"]
         archive.parent.mkdir(parents=True, exist_ok=True)
+        record = None if upload.get("is_file") else self._record_of(target)
+        if record is not None and shared_workdir.holds(record, upload["upload"]):
+            return
         self._download("uploads", upload["upload"], archive)
         try:
             if upload.get("is_file"):
                 unpack_file(archive, target)
+            elif record is not None:
+                record.parent.mkdir(mode=0o700, exist_ok=True)
+                shared_workdir.replace(
+                    record, upload["upload"], target, archive, lambda: unpack_folder(archive, target, log=self._log)
+                )
             else:
                 unpack_folder(archive, target, log=self._log)
         except (OSError, tarfile.TarError, EOFError) as error:

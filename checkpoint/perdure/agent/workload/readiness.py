@@ -59,12 +59,25 @@ class ReadinessStream:
     """A `Stream` of the channel, with a thread of its own. `is_running`: whether `run` has started and not ended."""
 
     def __init__(
-        self, settings: ProbeSettings, node_ip: str, is_running: Callable[[], bool], log: Callable[[str], None]
+        self,
+        settings: ProbeSettings,
+        node_ip: str,
+        is_running: Callable[[], bool],
+        log: Callable[[str], None],
+        *,
+        revision: int = 0,
+        on_ready: Callable[[], object] = lambda: None,
     ) -> None:
+        """`revision`: of the node spec. `on_ready`: called once, when the program is ready for the first time."""
         self._settings = settings
         self._addresses = (node_ip, "127.0.0.1", "::1") if node_ip else ("127.0.0.1", "::1")
         self._is_running = is_running
         self._log = log
+        self._revision = revision
+        self._on_ready = on_ready
+        self._running_since: float | None = None  # monotonic
+        self._was_ready = False
+        self._has_ended = False
         self._lock = threading.Lock()
         self._ws: WebSocket | None = None
         self._newest: Readiness | None = None
@@ -78,6 +91,12 @@ class ReadinessStream:
     def stop(self) -> None:
         """Probe no more. Returns without waiting for a probe that runs."""
         self._stopped.set()
+
+    def report_end(self, why: str) -> None:
+        """The program has ended, or could not be started, before it was ready. The machine waits for another one."""
+        self._stopped.set()
+        self._has_ended = True
+        self._take(Readiness(False, None, why[:_MAX_TEXT_CHARS]))
 
     def attach(self, ws: WebSocket, welcome: dict[str, Any]) -> None:  # noqa: ARG002 - of the protocol
         with self._lock:
@@ -97,12 +116,19 @@ class ReadinessStream:
             if not self._is_running():
                 pause_s = _POLL_S
                 continue
+            if self._running_since is None:
+                self._running_since = time.monotonic()
             result = probe(self._settings, self._addresses)
+            if self._stopped.is_set():
+                return
             self._take(result)
             interval_s = self._settings.interval_s
             pause_s = interval_s if result.ready else min(interval_s, UNREADY_INTERVAL_S)
 
     def _take(self, result: Readiness) -> None:
+        if result.ready and not self._was_ready:
+            self._was_ready = True
+            self._on_ready()
         with self._lock:
             if result.ready:
                 self._failing_since = None
@@ -124,6 +150,9 @@ class ReadinessStream:
             "status": self._newest.status,
             "message": self._newest.message,
             "failing_s": None if since is None else time.monotonic() - since,
+            "revision": self._revision,
+            "running_s": None if self._running_since is None else time.monotonic() - self._running_since,
+            "has_ended": self._has_ended,
         }
         try:
             self._ws.send_text(json.dumps(frame))

@@ -88,6 +88,7 @@ Count = Annotated[int, Field(ge=0, le=_MAX_INT)]
 ExitCode = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 # The upper bound is far from any clock, and low enough that sums of times stay finite.
 EpochSeconds = Annotated[float, Field(ge=0.0, le=1e11)]
+Revision = Annotated[int, Field(ge=0, le=_MAX_SEQ)]
 Bytes = Annotated[float, Field(ge=0.0, le=1e18)]
 Word = Annotated[str, StringConstraints(max_length=100), AfterValidator(_printable)]
 Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
@@ -147,6 +148,7 @@ class HelloFrame:
     checkpoints: CheckpointCount = CheckpointCount()
     agent: Word = ""  # its version
     serves: bool = False  # it is a replica of a service
+    revision: Revision | None = None  # of the node spec that it runs; None: an older agent, which keeps the first one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)
@@ -222,6 +224,9 @@ class ReadinessFrame:
     status: Annotated[int, Field(ge=0, le=999)] | None = None
     message: Message = ""
     failing_s: Annotated[float, Field(ge=0.0, le=1e9)] | None = None
+    revision: Revision | None = None  # as in `hello`
+    running_s: Annotated[float, Field(ge=0.0, le=1e9)] | None = None  # since the first probe of this revision
+    has_ended: bool = False  # its program has ended before it was ready, and the machine waits for another revision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_CONFIG)

@@ -29,6 +29,7 @@ from perdure.controller.store.engine.rows import as_dicts
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.store.records.jobs import Attempt, Job, Task, task_ids
+from perdure.controller.store.services import changes
 from perdure.recovery.job import Timeouts
 from perdure.recovery.statuses import AttemptState
 
@@ -114,6 +115,7 @@ class NodeSpecBuilder:
             "host": spec.get("host", False),
             "home": self._home(conn, row) if spec.get("host") else None,
             "probe": resolve_secrets(spec["probe"], secrets) if "probe" in spec else None,
+            "revision": spec.get(changes.REVISION, 0),
         }
 
     def _home(self, conn: Connection, row: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -320,6 +320,8 @@ class NodeSessions:
         if previous is not None:
             previous.close()
         self.register(connection)
+        if frame.serves:
+            self.readiness.on_hello(connection, frame.revision)
         # If the reconciler owns the job, its directive is newer than the one from the database. Changes before this
         # line were not pushed to this connection.
         connection.last_directive = self._inbox.directive_of(key) or state.directive

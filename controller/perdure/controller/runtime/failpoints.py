@@ -86,6 +86,7 @@ ServiceFailpoint = Literal[
     "service.decided",
     "service.downed",
     "replica.launched",
+    "replica.changed",
 ]
 FAILPOINTS: tuple[str, ...] = get_args(Failpoint)
 """Of a daemon."""

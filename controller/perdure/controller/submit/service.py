@@ -112,9 +112,9 @@ class SubmissionService:
             _require_budget(users.limits_of(conn, submission.user), self.clock.now())
         return checked.compiled.warnings
 
-    def renew(self, submission: Submission) -> None:
-        """Renew the uploads of a submission that is made later. Raises RequestRejected."""
-        self._check(submission)
+    def renew(self, submission: Submission) -> CompiledJob:
+        """Renew the uploads of a submission that is made later; what it would be now. Raises RequestRejected."""
+        return self._check(submission).compiled
 
     def accept_all(self, submissions: Sequence[Submission]) -> list[Accepted | Exception]:
         """`accept` for each: the result or the exception, in the same order."""

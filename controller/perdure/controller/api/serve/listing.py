@@ -77,15 +77,23 @@ class ServiceListing:
             "replicas": sorted(replicas, key=lambda one: one["number"]),
         }
 
+    @staticmethod
+    def _failure(conn: Connection, service: ReadService) -> str:
+        """Why the newest version has failed last; "" if it has not."""
+        if service.newest.failure and service.newest.ready_at is None:
+            return str(service.newest.failure)
+        failure = records.last_failure(conn, service.row.id) if service.failures else None
+        if failure is None or failure.version != service.row.version:
+            return ""
+        return f"replica {failure.number} of version {failure.version} is {failure.retired_as}: {failure.message}"
+
     def _message(self, conn: Connection, service: ReadService, status: ServiceStatus) -> str:
         """The cause of a status, or what users should know of a service that answers."""
         if service.row.wanted == UP and service.report.problem:
             return service.report.problem
-        failure = records.last_failure(conn, service.row.id) if service.view.failures else None
-        if failure is not None and failure.version == service.row.version:
-            text = f"replica {failure.number} of version {failure.version} is {failure.retired_as}: {failure.message}"
-            is_held = service.view.has_failed and status is ServiceStatus.READY
-            return f"the update has failed, and the earlier version goes on; {text}" if is_held else text
+        if text := self._failure(conn, service):
+            goes_on = service.has_failed and (status is ServiceStatus.READY or not service.view.has_failed)
+            return f"the update has failed, and the earlier version goes on; {text}" if goes_on else text
         if status is ServiceStatus.READY:
             return self.note
         waiting = [one.view for one in service.replicas if not one.view.is_ready and not one.view.is_ending]
@@ -131,6 +139,8 @@ def _why_not_ready(view: Replica) -> str:
     """What a replica that is not ready waits for."""
     if view.is_ready or view.is_ending:
         return ""
+    if view.changes_to is not None:
+        return f"it answers its last requests, and gets version {view.changes_to} then"
     if view.probe is not None:
         return view.probe.message
     return view.message

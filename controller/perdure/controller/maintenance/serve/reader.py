@@ -25,7 +25,34 @@ log = structlog.get_logger(__name__)
 
 _TASK = 0  # a replica has one task
 _MAX_WEIGHT = 256
+BRIEF_SILENCE_S = 15.0
+"""So long, a replica whose node is silent counts as one that is there: the node may have to find its controller."""
 _WITHOUT_MACHINE = (AttemptState.REQUESTED, AttemptState.GONE)
+
+
+class SilenceClock:
+    """Remembers since when the nodes of replicas are silent. `now`: the controller's clock."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._since: dict[AttemptKey, float] = {}
+
+    def is_short(self, key: AttemptKey, *, is_connected: bool) -> bool:
+        """Whether a node that is not connected has been so for a moment alone. From any thread."""
+        if is_connected:
+            self._since.pop(key, None)
+            return False
+        return self._now() - self._since.setdefault(key, self._now()) < BRIEF_SILENCE_S
+
+    def has_lasted(self, key: AttemptKey, seconds: float) -> bool:
+        """Whether a node has not been connected for so long."""
+        since = self._since.get(key)
+        return since is not None and self._now() - since >= seconds
+
+    def keep(self, keys: Collection[AttemptKey | None]) -> None:
+        """Forget all others."""
+        for key in self._since.keys() - keys:
+            self._since.pop(key, None)
 
 
 @dataclass(frozen=True)
@@ -44,13 +71,17 @@ class ReadReplica:
 
 @dataclass(frozen=True)
 class ReadService:
-    """A service. `replicas`: those that are not over."""
+    """A service. `replicas`: those that are not over. `failures`: of the newest version, since it was last ready.
+
+    `view`: of the version that its replicas shall have: the newest one, or the one before if that cannot start.
+    """
 
     row: Row[Any]
     versions: Mapping[int, Row[Any]]
     replicas: Sequence[ReadReplica]
     view: ServiceView
     report: ProxyReport
+    failures: int = 0
 
     def prices(self) -> dict[str, float]:
         """What its machines cost now, in USD per hour, by market."""
@@ -65,6 +96,11 @@ class ReadService:
     def newest(self) -> Row[Any]:
         """The newest version."""
         return self.versions[self.row.version]
+
+    @property
+    def has_failed(self) -> bool:
+        """The newest version cannot start: it has failed before it was ever ready."""
+        return self.newest.ready_at is None and self.failures > 0
 
     def weight_of(self, one: ReadReplica) -> int:
         """The share of requests of a replica, where the policy is by accelerator."""
@@ -84,6 +120,9 @@ class ServiceReader:
     reports: Callable[[Connection, Sequence[Row[Any]]], Mapping[int, ProxyReport]]
     #: What nodes report that are connected to other controllers, of these jobs.
     probes: Callable[[Connection, Collection[int]], Mapping[AttemptKey, Probe]]
+    #: Whether replicas of one version of a service can become those of another one on their machines.
+    may_reuse: Callable[[Row[Any], Row[Any]], bool]
+    silence: SilenceClock
 
     def load(self, conn: Connection, rows: Sequence[Row[Any]]) -> list[ReadService]:
         """The services of these rows, but those that cannot be read: others must not depend on what is wrong there."""
@@ -107,6 +146,12 @@ class ServiceReader:
         """A replica with what its node reports."""
         row, attempt = stored.row, stored.attempt
         key = None if attempt is None else (attempt.job_id, _TASK, attempt.generation)
+        reported = (self.readiness.newest(key) or elsewhere.get(key)) if key is not None else None
+        probe = reported if reported is not None and (reported.revision or 0) == row.revision else None
+        is_briefly_silent = key is not None and self.silence.is_short(key, is_connected=reported is not None)
+        running_at = attempt.running_at if attempt is not None else None
+        if row.revision:  # what was launched first has started long ago
+            running_at = probe.running_since if probe is not None else None
         accelerators = stored.offer.get("accelerators")
         view = Replica(
             number=row.number,
@@ -117,9 +162,12 @@ class ServiceReader:
             outcome=Reason(row.outcome) if row.outcome else None,
             message=row.job_message or "",
             attempt_state=AttemptState(attempt.state) if attempt is not None else None,
-            running_at=attempt.running_at if attempt is not None else None,
-            probe=(self.readiness.newest(key) or elsewhere.get(key)) if key is not None else None,
+            running_at=running_at,
+            probe=probe,
             was_ready=row.ready_at is not None,
+            changes_to=row.changes_to,
+            was_changed=row.revision > 0,
+            is_briefly_silent=is_briefly_silent,
             retired_as=ReplicaStatus(row.retired_as) if row.retired_as else None,
             in_flight=in_flight,
             accelerator=f"{accelerators[0]}:{accelerators[1]:g}" if accelerators else None,
@@ -139,16 +187,38 @@ class ServiceReader:
         own = {number: version for (service_id, number), version in versions.items() if service_id == row.id}
         newest = own[row.version]
         read = [self._replica(one, report.in_flight.get(one.row.number, 0), elsewhere) for one in stored]
-        since = newest.ready_at if newest.ready_at is not None else newest.created_at
-        failures, failed_at = records.failures(conn, row.id, row.version, since)
+        failures, failed_at = _failures(conn, newest)
+        has_failed = newest.ready_at is None and failures > 0
+        earlier = max((one for one in own.values() if one.ready_at and one is not newest), key=_number, default=None)
+        version = newest
+        if has_failed and earlier is not None:
+            version, (of_version, at) = earlier, _failures(conn, earlier)
+        else:
+            of_version, at = failures, failed_at
+        others = {one.row.version for one in stored} - {version.version}
         view = ServiceView(
-            spec=spec_of(newest.section, uses_spot=newest.uses_spot),
-            version=row.version,
+            spec=spec_of(version.section, uses_spot=version.uses_spot),
+            version=version.version,
             scale=ScaleState(row.target, row.above_since, row.below_since),
             replicas=tuple(one.view for one in read),
             mode=UpdateMode(row.mode),
-            was_ready=newest.ready_at is not None,
-            failures=failures,
-            failed_at=failed_at,
+            was_ready=version.ready_at is not None,
+            failures=of_version,
+            failed_at=at,
+            reusable=frozenset(one for one in others if self.may_reuse(own[one], version)),
+            can_return=version is newest and earlier is not None and self.may_reuse(newest, earlier),
         )
-        return ReadService(row, own, read, view, report)
+        return ReadService(row, own, read, view, report, failures)
+
+
+def _failures(conn: Connection, version: Row[Any]) -> tuple[int, float | None]:
+    """How many replicas have failed since a version was last ready, and when the last of them did."""
+    since = version.ready_at if version.ready_at is not None else version.created_at
+    count, at = records.failures(conn, version.service_id, version.version, since)
+    if version.failed_at is not None and version.failed_at > since:
+        return count + 1, max(at or 0.0, version.failed_at)
+    return count, at
+
+
+def _number(version: Row[Any]) -> int:
+    return int(version.version)

@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 RESEND_S = 10.0
 """So long after, a probe is written again: the node's connection may have been recorded later than the probe."""
+_PROBE_FIELDS = ("ready", "failing_since", "message", "revision", "running_since", "has_ended")
 NO_OWNER = "no controller that has HAProxy runs its proxy now; one takes it over when the lease of the last one ends"
 
 
@@ -110,7 +111,7 @@ class ServiceSharing:
         if self.alone:
             return {}
         rows = agent_connections.probes(conn, job_ids, self._clock.now())
-        return {key: Probe(one["ready"], one["failing_since"], one["message"]) for key, one in rows.items()}
+        return {key: Probe(**{name: one[name] for name in _PROBE_FIELDS if name in one}) for key, one in rows.items()}
 
     def publish_reports(self, reports: Mapping[int, ProxyReport]) -> None:
         """Record what the proxies of this controller report, by service. Raises what the database raises."""
@@ -140,7 +141,7 @@ class ServiceSharing:
 
 
 def _of_probe(probe: Probe) -> dict[str, Any]:
-    return {"ready": probe.ready, "failing_since": probe.failing_since, "message": probe.message}
+    return {name: getattr(probe, name) for name in _PROBE_FIELDS}
 
 
 def _of_report(report: ProxyReport) -> dict[str, Any]:

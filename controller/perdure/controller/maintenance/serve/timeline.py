@@ -28,6 +28,7 @@ KINDS: Mapping[str, str] = {
     "service.failed": "it cannot start: a replica has failed before any was ready",
     "service.update_failed": "a new version has failed before it was ready, and the earlier one goes on",
     "service.replica_launched": "a replica is launched",
+    "service.replica_changed": "a replica gets another version on its machine",
     "service.replica_ready": "a replica is ready for the first time",
     "service.replica_preempted": "a replica has lost its machine",
     "service.replica_failed": "a replica has ended by its own fault, or was given up",
@@ -98,7 +99,7 @@ class ServiceTimeline:
         kind = _ENDS.get(status, "service.replica_failed")
         text = f"{status}: {message}" if message else str(status)
         self.record(conn, service, kind, now, version=view.version, replica=view.number, message=text)
-        is_first = view.version == service.row.version and not service.view.was_ready and not service.view.failures
+        is_first = view.version == service.row.version and service.newest.ready_at is None and not service.failures
         if status in FAILURES and is_first:
             goes_on = any(one.view.is_ready for one in service.replicas if one.view.version != view.version)
             kind = "service.update_failed" if goes_on else "service.failed"

@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
+from perdure.controller.maintenance.serve.changes import MAX_DRAIN_S, ReplicaChanges, has_drained
 from perdure.controller.maintenance.serve.metrics import ServiceMetrics
 from perdure.controller.maintenance.serve.proxy_state import (
     Proxies,
@@ -24,7 +25,7 @@ from perdure.controller.maintenance.serve.proxy_state import (
     ProxyState,
     ProxyTarget,
 )
-from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
+from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader, SilenceClock
 from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.maintenance.serve.timeline import ServiceTimeline
 from perdure.controller.nodes.readiness import NodeReadiness
@@ -47,8 +48,6 @@ INTERVAL_S = 1.0
 """How often every service is evaluated, of real time: what wakes it earlier is a hint that may be lost."""
 MIN_PAUSE_S = 0.02
 RENEW_INTERVAL_S = 3600.0
-MIN_DRAIN_S, MAX_DRAIN_S = 1.0, 600.0
-"""How long a replica that is retired answers its requests: at least until the proxy knows, at most so long."""
 LOST_S = 3.0
 """How long the node of a replica may be disconnected before its streams end: its agent may just be started again."""
 MAX_KEPT = 100
@@ -85,10 +84,12 @@ class ServiceWatch:
         self._sharing = sharing
         self._timeline = timeline
         self._metrics = metrics
-        self.reader = ServiceReader(readiness, self._read_reports, sharing.probes)
+        self._silence = SilenceClock(clock.now)
+        self._changes = ReplicaChanges(database, lambda: self._requests, readiness, sharing, timeline, self.wake)
+        reports, may_reuse = self._read_reports, requests.may_reuse
+        self.reader = ServiceReader(readiness, reports, sharing.probes, may_reuse, self._silence)
         self._reports: dict[int, ProxyReport] = {}
         self._jobs: set[int] = set()  # of replicas that are not over
-        self._silent_since: dict[AttemptKey, float] = {}  # of replicas whose nodes are disconnected
         self._states: dict[int, Sequence[ProxyState]] = {}  # of the proxy of each service: one, or none
         self._renewed_at: dict[int, float] = {}  # when the uploads of a service were last renewed
         self._woken = threading.Event()
@@ -162,8 +163,8 @@ class ServiceWatch:
         for service in services:
             states[service.row.id] = self._settle(service, now, states.get(service.row.id, ()))
         self._states = states
-        known = {one.attempt for service in services for one in service.replicas}
-        self._silent_since = {key: since for key, since in self._silent_since.items() if key in known}
+        self._silence.keep({one.attempt for service in services for one in service.replicas})
+        self._changes.push()
         self._proxies.apply([one for of_one in states.values() for one in of_one])
         with suppress(ServiceLost):
             self._sharing.publish_reports({one: self._report(one) for one in self._reports})
@@ -186,7 +187,8 @@ class ServiceWatch:
         if service.row.wanted == UP and now - self._renewed_at.get(service.row.id, 0.0) >= RENEW_INTERVAL_S:
             self._renewed_at[service.row.id] = now
             try:
-                self._requests.renew_uploads(service.row, service.newest)
+                for number in sorted({service.row.version, *(one.view.version for one in service.replicas)}):
+                    self._requests.renew_uploads(service.row, service.versions[number])
             except RequestRejected as error:  # its replicas go on, and it is asked again in an hour
                 log.warning("service.uploads_not_renewed", service=service.row.name, error=str(error))
 
@@ -208,6 +210,7 @@ class ServiceWatch:
         plan = decide(service.view, service.report.traffic, now)
         self._record(service, plan, now)
         self._launch_missing(service)
+        self._changes.carry_out(service, now)
         self._end_retired(service, now)
         return [self._proxy_state(service, plan)]
 
@@ -226,7 +229,11 @@ class ServiceWatch:
                 log.info("replica.ready", service=service.row.name, replica=one.view.number)
                 of_one: dict[str, Any] = {"version": one.view.version, "replica": one.view.number}
                 self._timeline.record(conn, service, "service.replica_ready", now, **of_one)
-            if ready and not service.view.was_ready and any(one.view.version == service.row.version for one in ready):
+            if (
+                ready
+                and service.newest.ready_at is None
+                and any(one.view.version == service.row.version for one in ready)
+            ):
                 self._timeline.record(conn, service, "service.ready", now, version=service.row.version)
             if ready and service.row.ready_since is None:
                 records.change(conn, service.row.id, ready_since=now)
@@ -268,9 +275,10 @@ class ServiceWatch:
         """Write down a plan before it is carried out."""
         scale, known = plan.scale, service.view.scale
         by_number = {one.view.number: one for one in service.replicas}
-        if scale == known and not plan.launches and not plan.retirements:
+        if scale == known and not (plan.launches or plan.retirements or self._changes.is_due(service, plan)):
             return
-        causes = {one.number: self._cause(by_number[one.number], one.status, one.message) for one in plan.retirements}
+        ends = (*plan.retirements, *plan.failures)
+        causes = {one.number: self._cause(by_number[one.number], one.status, one.message) for one in ends}
         with self._sharing.writing(service.row.id) as conn:
             if scale != known:
                 state = {"target": scale.target, "above_since": scale.above_since, "below_since": scale.below_since}
@@ -285,10 +293,12 @@ class ServiceWatch:
                 self._timeline.record_end(
                     conn, service, by_number[one.number].view, one.status, causes[one.number], now
                 )
+            self._changes.record(conn, service, plan, causes, now)
+            version = service.view.version
             for is_spot in plan.launches:
-                number = records.insert_replica(conn, service.row.id, service.row.version, is_spot=is_spot, now=now)
+                number = records.insert_replica(conn, service.row.id, version, is_spot=is_spot, now=now)
                 log.info("replica.wanted", service=service.row.name, replica=number, spot=is_spot)
-                of_one = {"version": service.row.version, "replica": number, "message": "spot" if is_spot else ""}
+                of_one: dict[str, Any] = {"version": version, "replica": number, "message": "spot" if is_spot else ""}
                 self._timeline.record(conn, service, "service.replica_launched", now, **of_one)
         failpoint("service.decided")
         self._woken.set()  # the next evaluation reads what was written, and does it
@@ -333,9 +343,7 @@ class ServiceWatch:
                 with self._sharing.writing(service.row.id) as conn:
                     records.end_unlaunched(conn, service.row.id, row.number, now)
                 continue
-            drained_s = now - row.retired_at
-            is_idle = not one.view.was_ready or (drained_s >= MIN_DRAIN_S and not one.view.in_flight)
-            if is_idle or drained_s >= MAX_DRAIN_S:
+            if has_drained(one, row.retired_at, now):
                 due.append(row.job_id)
         if due:
             self._cancel(due, None)
@@ -362,11 +370,7 @@ class ServiceWatch:
 
     def _is_lost(self, one: ReadReplica, key: AttemptKey) -> bool:
         """Whether its node has been disconnected for so long that its streams are over: nothing comes from it."""
-        if one.view.probe is not None:
-            self._silent_since.pop(key, None)
-            return False
-        now = self._clock.now()
-        return now - self._silent_since.setdefault(key, now) >= LOST_S
+        return one.view.probe is None and self._silence.has_lasted(key, LOST_S)
 
     def _settings(self, service: ReadService) -> ProxySettings:
         section, endpoint = service.newest.section, self._requests.endpoint_of(service.row)

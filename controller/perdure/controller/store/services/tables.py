@@ -60,6 +60,9 @@ class ServiceVersionRow(SQLModel, table=True):
     #: When a replica of this version was last found ready.
     ready_at: float | None = None
     idempotency_key: str | None = Field(default=None, unique=True)
+    #: Why a replica that kept its machine could not start it, and when.
+    failure: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
+    failed_at: float | None = None
 
 
 class ReplicaRow(SQLModel, table=True):
@@ -79,6 +82,11 @@ class ReplicaRow(SQLModel, table=True):
     retired_at: float | None = None
     retired_as: str | None = None
     message: str = Field(default="", sa_column=Column(Text, nullable=False))
+    #: How many versions its node has got since it was launched.
+    revision: int = 0
+    #: The version that it gets on its machine, once it has answered its requests, and since when.
+    changes_to: int | None = None
+    changes_at: float | None = None
     #: The last status, once nothing of it is left.
     final_status: str | None = None
     ended_at: float | None = None

@@ -10,23 +10,25 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Engine, Row
+from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import IntegrityError
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import mask_secrets
+from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.store.services import events, records
 from perdure.controller.store.services.records import DOWN, UP, ServiceLost
-from perdure.controller.submit.compiler import parse_tasks, rejection_of
+from perdure.controller.submit.compiler import CompiledJob, parse_tasks, rejection_of
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.requester import Requester
 from perdure.controller.submit.serve.endpoints import Endpoint, own_certificate, scheme_warning
 from perdure.controller.submit.serve.replica_tasks import OfService, probe_of, replica_config, spec_of
+from perdure.controller.submit.serve.versions import fit_the_same_machines, machines_text, run_the_same, uses_spot
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.services.plan import UpdateMode
 from perdure.recovery.market.services.replicas import ReplicaStatus
@@ -39,6 +41,7 @@ _MAX_NAME_CHARS = 63
 _CONFIG = "config"
 _NO_CALLBACKS = {"callbacks": "refused"}  # in what is sealed: the one who sent the task may run no `event_callback`
 _PORT_TRIES = 5
+_MAX_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class ServiceRequests:
     clock: Clock
     keyring: Keyring
     check: Callable[[Submission], tuple[str, ...]]  # raises RequestRejected if a submission could not be accepted
-    renew: Callable[[Submission], None]  # renews the uploads of a submission; raises RequestRejected
+    renew: Callable[[Submission], CompiledJob]  # renews the uploads of a submission; raises RequestRejected
     accept: Callable[[Submission], Accepted]
     cancel: Callable[[Sequence[int], float | None], None]  # cancels jobs
     find_port: Callable[[Collection[int]], int]  # a free port but these; raises RequestRejected
@@ -72,6 +75,7 @@ class ServiceRequests:
     hints: Callable[[int], tuple[str, ...]] = lambda _count: ()  # what users of so many replicas should know
     certificate: tuple[str, str] | None = None  # key and certificate (PEM) of endpoints that have none of their own
     wait_open: Callable[[int], None] = lambda _service_id: None  # waits until the endpoint of a service listens
+    _reusable: dict[tuple[int, int, int], bool] = field(default_factory=dict, repr=False)
 
     def up(
         self,
@@ -127,7 +131,7 @@ class ServiceRequests:
         task = _checked(config)
         config = task.to_yaml_config()
         warnings = (*self._check(name, config, service.user, by), *self._hints(task))
-        spec = spec_of(config["service"], uses_spot=_uses_spot(task))
+        spec = spec_of(config["service"], uses_spot=uses_spot(task))
         version = service.version + 1
         columns = self._version_columns(service.id, version, config, task, by, key)
         target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)
@@ -139,15 +143,14 @@ class ServiceRequests:
         warnings += scheme_warning(before, endpoint, has_default=self.certificate is not None)
         try:
             with self.database.begin() as conn:
-                earlier = records.version(conn, service.id, service.version)
-                keeps = _runs_the_same(self.config_of(earlier), config, uses_spot=_uses_spot(task))
-                if keeps:
-                    columns["ready_at"] = earlier.ready_at
+                kept = self._running_the_same(conn, service, config, on_spot=uses_spot(task))
+                if kept:
+                    columns["ready_at"] = max((one.ready_at for one in kept if one.ready_at), default=None)
                 records.insert_version(conn, columns)
                 records.change(conn, service.id, **changes)
-                if keeps:
-                    records.adopt(conn, service.id, service.version, version)
-                how = "its replicas are kept: only `service` has changed" if keeps else str(mode)
+                for one in kept:
+                    records.adopt(conn, service.id, one.version, version)
+                how = "its replicas are kept: only `service` has changed" if kept else str(mode)
                 events.add(conn, service.id, "service.updated", self.clock.now(), version=version, message=how)
         except IntegrityError as error:
             message = f"the service {name} is being updated by another request"
@@ -230,6 +233,31 @@ class ServiceRequests:
         """Keep the files of a version, which may have no replica for a long time. Raises RequestRejected."""
         self.renew(self._submission(service.name, service.user, self.config_of(version), 0, 0, is_spot=True))
 
+    def task_of(self, service: Row[Any], version: Row[Any], number: int, *, is_spot: bool) -> NewTask:
+        """The task of a replica, to replace the one that it was launched with. Raises RequestRejected."""
+        replica = self._submission(service.name, service.user, self.config_of(version), service.id, number, is_spot)
+        replica = replace(replica, key=None, may_run_callbacks=self._may_run_callbacks(version))
+        return self.renew(replica).tasks[0]
+
+    def may_reuse(self, earlier: Row[Any], version: Row[Any]) -> bool:
+        """Whether replicas of one version of a service can become those of another one on their machines."""
+        key = (version.service_id, earlier.version, version.version)
+        if key not in self._reusable:
+            if len(self._reusable) >= _MAX_REMEMBERED:
+                self._reusable.clear()
+            self._reusable[key] = fit_the_same_machines(self.config_of(earlier), self.config_of(version))
+        return self._reusable[key]
+
+    def _running_the_same(
+        self, conn: Connection, service: Row[Any], config: Mapping[str, Any], *, on_spot: bool
+    ) -> list[Row[Any]]:
+        """The versions whose replicas can go on as those of a new task; none if other replicas must be replaced."""
+        live = records.replicas(conn, [service.id]).get(service.id, ())
+        numbers = {one.row.version for one in live if one.row.retired_at is None}
+        versions = [records.version(conn, service.id, number) for number in sorted(numbers or {service.version})]
+        is_same = all(run_the_same(self.config_of(one), config, on_spot=on_spot) for one in versions)
+        return versions if is_same else []
+
     def config_of(self, version: Row[Any]) -> dict[str, Any]:
         """The task of a version of a service, with its secrets."""
         config: dict[str, Any] = json.loads(self.keyring.unseal(version.config)[_CONFIG])
@@ -261,7 +289,7 @@ class ServiceRequests:
             {name: str(value) for name, value in (config.get("secrets") or {}).items()},
             spreads="spot_placer" in (section.get("replica_policy") or {}),
         )
-        own = replica_config(config, number, is_spot=is_spot, uses_spot=_uses_spot(task))
+        own = replica_config(config, number, is_spot=is_spot, uses_spot=uses_spot(task))
         return Submission(f"{name}-{number}", [own], user, records.launch_key(service_id, number), service=place)
 
     def _check(self, name: str, config: Mapping[str, Any], owner: str, by: Requester) -> tuple[str, ...]:
@@ -293,7 +321,7 @@ class ServiceRequests:
     def _insert(
         self, name: str, config: Mapping[str, Any], task: Task, by: Requester, key: str, endpoint: Endpoint
     ) -> int:
-        spec = spec_of(task.to_yaml_config()["service"], uses_spot=_uses_spot(task))
+        spec = spec_of(task.to_yaml_config()["service"], uses_spot=uses_spot(task))
         sealed = self.keyring.seal(vars(endpoint).copy())
         refused: set[int] = set()
         for _ in range(_PORT_TRIES):
@@ -344,8 +372,8 @@ class ServiceRequests:
             "created_at": self.clock.now(),
             "section": mask_secrets(task.to_yaml_config()["service"], secret_values),
             "app_port": schema_service.service_port(config),
-            "resources": _resources(task),
-            "uses_spot": _uses_spot(task),
+            "resources": machines_text(task),
+            "uses_spot": uses_spot(task),
             "config": self.keyring.seal(sealed),
             "idempotency_key": key,
         }
@@ -361,36 +389,3 @@ def _checked(config: Mapping[str, Any]) -> Task:
     if problems := schema_service.check_service(task.to_yaml_config()):
         raise rejection_of(TaskError(problems))
     return task
-
-
-def _runs_the_same(earlier: Mapping[str, Any], config: Mapping[str, Any], *, uses_spot: bool) -> bool:
-    """Whether replicas of an earlier task can go on as those of a new one: they run, and are probed, in the same way.
-
-    Files are compared by the digests of what was uploaded.
-    """
-
-    def of_replicas(one: Mapping[str, Any]) -> tuple[Any, ...]:
-        port = schema_service.service_port(one)
-        return replica_config(one, 0, is_spot=True, uses_spot=uses_spot), port, probe_of(one["service"], port)
-
-    return of_replicas(earlier) == of_replicas(config)
-
-
-def _uses_spot(task: Task) -> bool:
-    return any(bool(one.to_yaml_config().get("use_spot")) for one in task.resources)
-
-
-def _names_of(accelerators: Any) -> list[str]:
-    """`A100:8` for each of the accelerators that a task accepts."""
-    if isinstance(accelerators, Mapping):
-        return [name if count is None else f"{name}:{count:g}" for name, count in accelerators.items()]
-    return [accelerators] if isinstance(accelerators, str) else list(accelerators)
-
-
-def _resources(task: Task) -> str:
-    """The requested machine in a few characters."""
-    first = next(iter(task.resources)).to_yaml_config()
-    parts = [f"{name}={first[name]}" for name in ("cpus", "memory") if first.get(name)]
-    if accelerators := first.get("accelerators"):
-        parts.insert(0, f"gpus={', '.join(_names_of(accelerators))}")
-    return f"1x({', '.join(parts) or 'any'})" + ("[Spot]" if first.get("use_spot") else "")

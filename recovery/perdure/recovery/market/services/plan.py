@@ -15,6 +15,7 @@ from perdure.recovery.frozen import dataclass, replace
 from perdure.recovery.market.services.replicas import Replica, ReplicaStatus, decision_at, failure_of
 from perdure.recovery.market.services.scale import ScaleState, Traffic, next_state
 from perdure.recovery.market.services.spec import ReplicaPolicy, ServiceSpec
+from perdure.recovery.statuses import AttemptState
 
 BACKOFF_S, MAX_BACKOFF_S = 5.0, 300.0
 
@@ -38,6 +39,9 @@ class ServiceView:
     was_ready: bool = False  # a replica of this version was ready once
     failures: int = 0  # replicas of this version that have failed since one of them was last ready
     failed_at: float | None = None  # when the last of them failed
+    #: The versions whose replicas can become replicas of `version` on their machines: only their programs differ.
+    reusable: frozenset[int] = frozenset()
+    can_return: bool = False  # an earlier version was ready, to which replicas return on their machines
 
     @property
     def has_failed(self) -> bool:
@@ -56,35 +60,45 @@ class Retirement:
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """What to do now. `launches`: one entry per new replica, whether it is a spot replica."""
+    """What to do now. `launches`: one entry per new replica, whether it is a spot replica.
+
+    `changes`: the replicas that get the version on their machines, once they have answered their requests. `failures`:
+    those that could not start the version on the machine of an earlier one. They keep it, and the version has failed.
+    """
 
     scale: ScaleState
     launches: tuple[bool, ...] = ()
     retirements: tuple[Retirement, ...] = ()
+    changes: tuple[int, ...] = ()
+    failures: tuple[Retirement, ...] = ()
     serving: frozenset[int] = frozenset()  # the replicas that get requests
     wake_at: float | None = None  # when to decide again at the latest; None: at the next change
 
 
 def decide(view: ServiceView, traffic: Traffic, now: float) -> ServicePlan:
     """The plan for this moment. Carrying it out twice does no harm: it counts what exists."""
-    failed = _failed(view, now)
+    given_up = _failed(view, now)
+    failures = [one for one in given_up if _can_return(view, one.number)]
+    failed = [one for one in given_up if one not in failures]
     gone = {retirement.number for retirement in failed}
     wanted = [one for one in view.replicas if not one.is_ending and one.number not in gone]
     new = [one for one in wanted if one.version == view.version]
     old = [one for one in wanted if one.version != view.version]
     scale = next_state(view.spec.policy, [one.accelerator for one in new], traffic, view.scale, now)
-    view = _with_new_failures(view, gone, now)
-    targets = mix(view.spec, scale.target, sum(one.is_spot and one.is_ready for one in new))
-    replaced = _replaced(view, new, old, scale.target)
+    view = _with_new_failures(view, {*gone, *(one.number for one in failures)}, now)
+    targets = mix(view.spec, scale.target, sum(one.is_spot and one.is_held for one in wanted))
+    reused = _reused(view, new, old, targets)
+    replaced = _replaced(view, new, [one for one in old if one not in reused], scale.target - len(reused))
     retired = [*failed, *_surplus(new, targets), *replaced]
     launches: tuple[bool, ...] = ()
     if not view.has_failed and (failed_recently_until(view) or 0.0) <= now:
-        launches = _launches(view, new, old, targets)
+        launches = _launches(view, new, old, reused, targets)
         if not launches and not replaced:  # those make room as well
-            retired += _room(view, new, old, targets)
+            retired += _room(view, new, old, reused, targets)
     leaving = {retirement.number for retirement in retired}
-    serving = _serving(view, [one for one in wanted if one.number not in leaving])
-    return ServicePlan(scale, launches, tuple(retired), serving, _wake_at(view, scale, now))
+    changes = _changes([one for one in wanted if one.number not in leaving], new, reused, is_held_back=view.has_failed)
+    serving = _serving(view, [one for one in wanted if one.number not in {*leaving, *changes}])
+    return ServicePlan(scale, launches, tuple(retired), changes, tuple(failures), serving, _wake_at(view, scale, now))
 
 
 def mix(spec: ServiceSpec, target: int, ready_spot: int) -> dict[bool, int]:
@@ -115,8 +129,65 @@ def _with_new_failures(view: ServiceView, given_up: Collection[int], now: float)
 
 
 def _failed(view: ServiceView, now: float) -> list[Retirement]:
-    found = [(one.number, failure_of(one, view.spec, now)) for one in view.replicas]
-    return [Retirement(number, *failure) for number, failure in found if failure is not None]
+    """The replicas to be given up; not those that get another version in place of the one that has failed there."""
+    found = [(one, failure_of(one, view.spec, now)) for one in view.replicas]
+    return [
+        Retirement(one.number, *failure)
+        for one, failure in found
+        if failure is not None and not (one.version != view.version and _may_reuse(view, one))
+    ]
+
+
+def _can_return(view: ServiceView, number: int) -> bool:
+    """Whether a replica that has failed keeps its machine, since the version before can have it back."""
+    one = next(one for one in view.replicas if one.number == number)
+    is_first_try = one.was_changed and not one.was_ready and one.version == view.version
+    return is_first_try and view.can_return and not view.was_ready
+
+
+def _may_reuse(view: ServiceView, one: Replica) -> bool:
+    """Whether a replica of another version can get this one on its machine. One without a program yet has no time to
+    lose: its machine boots into the version that it was launched with."""
+    has_program = one.attempt_state is AttemptState.RUNNING
+    has_old_agent = one.probe is not None and one.probe.revision is None
+    return view.mode is UpdateMode.ROLLING and one.version in view.reusable and has_program and not has_old_agent
+
+
+def _reused(
+    view: ServiceView, new: Sequence[Replica], old: Sequence[Replica], targets: dict[bool, int]
+) -> list[Replica]:
+    """The replicas of other versions that get this one on their machines, as many as are needed.
+
+    A single replica is replaced instead: nothing would answer while its program starts.
+    """
+    reused: list[Replica] = []
+    for is_spot, target in targets.items():
+        needed = max(0, target - sum(one.is_spot is is_spot for one in new))
+        able = [one for one in old if one.is_spot is is_spot and _may_reuse(view, one)]
+        # One that waits for its last answers goes on with that; those that matter most keep their machines.
+        order = sorted(able, key=lambda one: (one.changes_to is None, *(not key for key in _retire_key(one)[:2])))
+        reused += order[:needed]
+    if sum(targets.values()) == 1:
+        return [one for one in reused if not one.was_ready]
+    return reused
+
+
+def _changes(
+    wanted: Sequence[Replica], new: Sequence[Replica], reused: Sequence[Replica], *, is_held_back: bool
+) -> tuple[int, ...]:
+    """The replicas that shall get the version now: one after another, and each only while another one answers."""
+    if is_held_back:
+        return ()
+    begun = [one for one in reused if one.changes_to is not None]
+    # Nobody misses those that answer nothing. One whose node is silent may answer, for all that is known.
+    idle = [one for one in reused if one.changes_to is None and not one.would_be_ready and not one.is_silent]
+    if begun or idle:
+        return tuple(one.number for one in (*begun, *idle))
+    if any(one.was_changed and not one.is_ready for one in new):
+        return ()
+    able = sorted((one for one in reused if one.is_ready), key=_retire_key)
+    others = [one for one in wanted if one.is_ready]
+    return (able[0].number,) if able and len(others) > 1 else ()
 
 
 def _surplus(new: Sequence[Replica], targets: dict[bool, int]) -> list[Retirement]:
@@ -149,12 +220,17 @@ def _switch_at(view: ServiceView, target: int) -> int:
 
 
 def _launches(
-    view: ServiceView, new: Sequence[Replica], old: Sequence[Replica], targets: dict[bool, int]
+    view: ServiceView,
+    new: Sequence[Replica],
+    old: Sequence[Replica],
+    reused: Sequence[Replica],
+    targets: dict[bool, int],
 ) -> tuple[bool, ...]:
+    there = [*new, *reused]
     missing = [
         is_spot
         for is_spot, target in targets.items()
-        for _ in range(target - sum(one.is_spot is is_spot for one in new))
+        for _ in range(target - sum(one.is_spot is is_spot for one in there))
     ]
     if not old or view.mode is UpdateMode.BLUE_GREEN:
         return tuple(missing)
@@ -171,14 +247,19 @@ def _limit(policy: ReplicaPolicy, total: int) -> int:
 
 
 def _room(
-    view: ServiceView, new: Sequence[Replica], old: Sequence[Replica], targets: dict[bool, int]
+    view: ServiceView,
+    new: Sequence[Replica],
+    old: Sequence[Replica],
+    reused: Sequence[Replica],
+    targets: dict[bool, int],
 ) -> list[Retirement]:
     """A replica of an earlier version that must go first, where there may be no more replicas than now."""
     total = sum(targets.values())
-    is_complete = len(new) >= total or any(not one.is_ready for one in new)
-    if not old or is_complete or view.mode is UpdateMode.BLUE_GREEN or len(new) + len(old) < total:
+    leaving = [one for one in old if one not in reused]
+    is_complete = len(new) + len(reused) >= total or any(not one.is_ready for one in new)
+    if not leaving or is_complete or view.mode is UpdateMode.BLUE_GREEN or len(new) + len(old) < total:
         return []
-    return [Retirement(min(old, key=_retire_key).number, message="replaced by a newer version")]
+    return [Retirement(min(leaving, key=_retire_key).number, message="replaced by a newer version")]
 
 
 def _serving(view: ServiceView, wanted: Sequence[Replica]) -> frozenset[int]:

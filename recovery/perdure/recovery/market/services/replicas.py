@@ -62,6 +62,10 @@ class Probe:
     ready: bool
     failing_since: float | None = None
     message: str = ""
+    #: Of the task that the node runs: it grows with each version that the replica gets in place. None: an older agent.
+    revision: int | None = 0
+    running_since: float | None = None  # when `run` of this revision was first probed
+    has_ended: bool = False  # its program has ended, or could not be started, before it was ever ready
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,12 @@ class Replica:
     running_at: float | None = None  # when `run` of that attempt started
     probe: Probe | None = None  # None: it has not reported yet, or its node is not connected
     was_ready: bool = False
+    #: It gets this version on its machine once it has answered its requests. None: it keeps the one that it has.
+    changes_to: int | None = None
+    was_changed: bool = False  # it has got its version on the machine of an earlier one
+    is_briefly_silent: bool = (
+        False  # its node has not been connected for a moment, or not since this controller has started
+    )
     #: Why it is being ended, and how that ends: one of `FINAL`. None: it is wanted.
     retired_as: ReplicaStatus | None = None
     in_flight: int = 0  # requests that it answers now
@@ -97,7 +107,29 @@ class Replica:
     @property
     def is_ready(self) -> bool:
         """It may get requests."""
+        return self.changes_to is None and self.would_be_ready
+
+    @property
+    def would_be_ready(self) -> bool:
+        """It is ready, but for a change of its version that has been decided."""
         return not self.is_ending and self.probe is not None and self.probe.ready
+
+    @property
+    def is_silent(self) -> bool:
+        """It was ready, and its node is not connected: it may be ready still."""
+        return self.was_ready and self.probe is None
+
+    @property
+    def is_held(self) -> bool:
+        """It is ready, or will be in a moment: no other machine needs to stand in for it.
+
+        A controller that has just started has not heard from the nodes yet. A replica whose version is changed in place
+        has its machine.
+        """
+        if self.is_ending or self.attempt_state is not AttemptState.RUNNING:
+            return False
+        is_in_change = self.changes_to is not None or (self.was_changed and not self.was_ready)
+        return self.would_be_ready or (self.is_silent and self.is_briefly_silent) or is_in_change
 
     @property
     def status(self) -> ReplicaStatus:
@@ -136,11 +168,13 @@ class Replica:
 
 def failure_of(replica: Replica, spec: ServiceSpec, now: float) -> tuple[ReplicaStatus, str] | None:
     """Why a replica that runs must be given up: its status then, and a sentence for users. None: it need not."""
-    if replica.is_ending or replica.is_ready or replica.running_at is None:
-        return None
-    if replica.attempt_state is not AttemptState.RUNNING:
+    if replica.is_ending or replica.is_ready or replica.attempt_state is not AttemptState.RUNNING:
         return None
     probe = replica.probe
+    if probe is not None and probe.has_ended:
+        return ReplicaStatus.FAILED, probe.message
+    if replica.running_at is None or replica.changes_to is not None:
+        return None
     why = f": {probe.message}" if probe is not None and probe.message else ""
     if not replica.was_ready:
         if now - replica.running_at < spec.initial_delay_s:
@@ -157,7 +191,7 @@ def failure_of(replica: Replica, spec: ServiceSpec, now: float) -> tuple[Replica
 
 def decision_at(replica: Replica, spec: ServiceSpec) -> float | None:
     """When `failure_of` may give another answer if nothing else happens."""
-    if replica.is_ending or replica.is_ready or replica.running_at is None:
+    if replica.is_ending or replica.is_ready or replica.running_at is None or replica.changes_to is not None:
         return None
     if not replica.was_ready:
         return replica.running_at + spec.initial_delay_s

@@ -136,10 +136,12 @@ def test_probes__are_seen_by_the_others_until_the_connection_moves(
         agent_connections.record(conn, place, controller="b", session_id="1", now=clock.now())
     b.readiness.on_report(place, ReadinessFrame(type="readiness", ready=True, failing_s=None, message=""))
     b.sharing.publish_probes()
-    assert a.probes() == {KEY: Probe(ready=True)}
-    b.readiness.on_report(place, ReadinessFrame(type="readiness", ready=False, failing_s=3.0, message="503"))
+    assert a.probes() == {KEY: Probe(ready=True, revision=None)}
+    failed = ReadinessFrame(type="readiness", ready=False, failing_s=3.0, message="503", revision=2, running_s=5.0)
+    b.readiness.on_report(place, failed)
     b.sharing.publish_probes()
-    assert a.probes() == {KEY: Probe(ready=False, failing_since=clock.now() - 3, message="503")}
+    since = clock.now() - 3
+    assert a.probes() == {KEY: Probe(False, since, "503", revision=2, running_since=clock.now() - 5)}
     with database.begin() as conn:  # the node has reconnected to `a`, and has not reported yet
         agent_connections.record(conn, place, controller="a", session_id="2", now=clock.now())
     assert b.probes() == {}

@@ -29,9 +29,9 @@ def service(*replicas: Any, version: int = 1, was_ready: bool = False, failures:
     """As the watch reads it."""
     return SimpleNamespace(
         row=SimpleNamespace(id=1, name="model", user="ada", version=version),
-        newest=None,
+        newest=SimpleNamespace(ready_at=1.0 if was_ready else None),
         replicas=replicas,
-        view=SimpleNamespace(was_ready=was_ready, failures=failures),
+        failures=failures,
     )
 
 
