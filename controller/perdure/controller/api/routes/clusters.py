@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -205,11 +204,7 @@ def _of_cluster(result: OfCluster) -> dict[str, Any]:
 
 
 def _matches(name: str, patterns: list[str]) -> bool:
-    return any(name == pattern or (globs.is_glob(pattern) and _glob(pattern, name)) for pattern in patterns)
-
-
-def _glob(pattern: str, name: str) -> bool:
     try:
-        return re.search(globs.parse(pattern).regex, name) is not None
+        return globs.matches_any(name, patterns)
     except BadGlob as error:
         raise RequestRejected(str(error), where="name", fix=error.fix) from error

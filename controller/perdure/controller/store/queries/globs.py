@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 ALPHABET = string.digits + string.ascii_letters + "_.-"
 """The characters of names."""
@@ -29,7 +31,7 @@ class Glob:
     prefix: str  # the text with which every matching name begins
     sqlite: str  # for GLOB
     like: str | None  # for PostgreSQL's LIKE; None if LIKE cannot express the pattern
-    regex: str  # for PostgreSQL's `~`
+    regex: str  # for PostgreSQL's `~`; Python's `re` takes exponential time for some
 
     @property
     def after_prefix(self) -> str:
@@ -40,6 +42,15 @@ class Glob:
 def is_glob(name: str) -> bool:
     """Whether `name` is a pattern. Names of jobs never are."""
     return any(character in name for character in WILDCARDS)
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    """Whether `name` is one of the names and patterns. Raises `BadGlob`.
+
+    `fnmatch` does not backtrack over a `*` that has matched, as `re` does: with many of them it would never end, and no
+    other thread would run meanwhile.
+    """
+    return any(name == one or (is_glob(one) and fnmatchcase(name, parse(one).sqlite)) for one in patterns)
 
 
 def parse(pattern: str) -> Glob:

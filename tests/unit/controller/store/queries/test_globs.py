@@ -29,6 +29,7 @@ PATTERNS = st.lists(
 def test_parse__matches_like_a_shell_pattern(pattern: str, name: str) -> None:
     glob, expected = globs.parse(pattern), fnmatchcase(name, pattern)
     assert bool(re.fullmatch(glob.regex, name)) == expected
+    assert globs.matches_any(name, [pattern]) == expected
     with sqlite3.connect(":memory:") as conn:
         assert conn.execute("SELECT ? GLOB ?", (name, glob.sqlite)).fetchone() == (expected,)
     if expected:
@@ -56,3 +57,7 @@ def test_parse__rejects_invalid_patterns(pattern: str, message: str) -> None:
     with pytest.raises(BadGlob, match=message) as caught:
         globs.parse(pattern)
     assert caught.value.fix
+
+
+def test_matches_any__of_many_wildcards_ends() -> None:
+    assert not globs.matches_any("a" * 63, ["*a" * 30 + "*b"])
