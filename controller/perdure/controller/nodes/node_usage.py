@@ -109,13 +109,18 @@ def machine_values(frame: UsageFrame) -> Iterable[float]:
     gpus = frame.gpus
     total = sum(gpu.memory_total for gpu in gpus)
     return (
-        frame.cpu_used / frame.cpus if frame.cpus else math.nan,
-        frame.memory_used / frame.memory_total if frame.memory_total else math.nan,
-        frame.disk_used / frame.disk_total if frame.disk_total else math.nan,
+        _share(frame.cpu_used, frame.cpus),
+        _share(frame.memory_used, frame.memory_total),
+        _share(frame.disk_used, frame.disk_total),
         frame.received_per_s,
         frame.sent_per_s,
         sum(gpu.utilization for gpu in gpus) / len(gpus) if gpus else math.nan,
-        sum(gpu.memory_used for gpu in gpus) / total if total else math.nan,
+        _share(sum(gpu.memory_used for gpu in gpus), total),
         sum(gpu.power_w for gpu in gpus) if gpus else math.nan,
         max(gpu.temperature_c for gpu in gpus) if gpus else math.nan,
     )
+
+
+def _share(used: float, total: float) -> float:
+    """Finite, whatever a node reports: JSON has no infinity."""
+    return min(1.0, used / total) if total else math.nan

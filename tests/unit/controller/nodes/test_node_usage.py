@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from perdure.controller.nodes.frames import GpuUsage, UsageFrame
-from perdure.controller.nodes.node_usage import NodeUsage
+from perdure.controller.nodes.node_usage import NodeUsage, machine_values
 from perdure.recovery.job import Recovery
 from unit.controller.world import World
 
@@ -112,3 +115,11 @@ def test_busy_jobs__have_nodes_whose_report_is_missing_or_late(world: World) -> 
     assert usage.busy_jobs(floors) == set()
     world.clock.advance(200.0)
     assert usage.busy_jobs(floors) == {1}
+
+
+def test_machine_values__are_finite_whatever_a_node_reports() -> None:
+    lie = replace(frame(0.5), cpus=5e-324, memory_used=1e18, memory_total=5e-324, disk_used=1e18, disk_total=0.0)
+    values = list(machine_values(lie))
+    assert not any(map(math.isinf, values))
+    assert values[1] == 1.0
+    assert math.isnan(values[2])
