@@ -326,7 +326,7 @@ class Daemon:
         for consumer in self._notice_consumers:
             consumer.stop()
         self._cluster_queue.stop()
-        self._services.watch.stop()
+        self._services.stop()
         self.reconciler.stop()
         if self._peers is not None:
             self._peers.stop()
@@ -344,7 +344,7 @@ class Daemon:
         self._pools.refresh_usage()  # before the first launch
         self.reconciler.start(self.api_context.submission_batcher.user_priority)
         self._cluster_queue.start()
-        self._services.watch.start()
+        self._services.start()
         adopted = self._ownership.start()
         if self._peers is not None:
             self._peers.start(self.settings.database_address)

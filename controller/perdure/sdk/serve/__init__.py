@@ -194,7 +194,7 @@ def _tls_files(task: Task | Dag) -> dict[str, str]:
     tasks: Collection[Task] = getattr(task, "tasks", [task])
     for one in tasks:
         given = (one.to_yaml_config().get(FIELD) or {}).get("tls")
-        if given:
+        if given and "acme" not in given:
             return _read_tls(one, given)
     return {}
 

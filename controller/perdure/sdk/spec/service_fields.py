@@ -38,6 +38,8 @@ MAX_REPLICAS = 1000
 _MAX_DELAY_S = 30 * 86_400
 _OF_POOLS = "to pools, which Perdure does not have"
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LABEL = "(?!-)[a-z0-9-]{1,63}(?<!-)"
+_DOMAIN = rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})+"
 _GPU_KEY = re.compile("[A-Z0-9]+(:[0-9]+)?")
 
 
@@ -187,13 +189,27 @@ LOAD_BALANCER = Record(
         )
     }
 )
+
+
+def _check_tls(config: Config, _raw: dict[Any, Any], path: FieldPath, report: Report) -> Config:
+    missing = [name for name in ("keyfile", "certfile") if name not in config]
+    if missing and "acme" not in config:
+        report.add_problem((*path, missing[0]), "it is missing", "give keyfile and certfile, or acme: DOMAIN")
+    return config
+
+
 TLS = Record(
     {
         "keyfile": Field(TEXT, "Local file with the key, in PEM."),
         "certfile": Field(TEXT, "Local file with the certificate chain, in PEM."),
+        "acme": Field(
+            matching(_DOMAIN, "a domain in small letters, such as model.example.org"),
+            "Domain of a certificate that the controller gets and renews by ACME, without files. Not in SkyPilot.",
+        ),
     },
-    "a mapping with keyfile and certfile",
-    required=("keyfile", "certfile"),
+    "a mapping with keyfile and certfile, or with acme",
+    exclusive=(("acme", "keyfile"), ("acme", "certfile")),
+    finish=_check_tls,
 )
 
 

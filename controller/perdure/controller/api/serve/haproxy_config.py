@@ -13,6 +13,7 @@ from pathlib import Path
 from perdure.controller.maintenance.serve.proxy_state import ProxySettings
 
 FRONTEND, BACKEND, HOLD = "endpoint", "replicas", "hold"
+CERTIFICATE = "endpoint.pem"
 HARD_STOP_S = 3600  # how long a proxy that is replaced may answer its last requests
 HOLD_TIMEOUT_S = 3600  # of a held request with its answer; `upstreams` ends the wait itself
 _REJECTION = ("this service needs its token: Authorization: Bearer TOKEN", "authentication_error")
@@ -96,7 +97,7 @@ def render(settings: ProxySettings, folder: Path, admin: Path, listener: int, we
         server_ms=stream_ms,
         errors="\n".join(_error(status, *texts) for status, texts in _ERRORS.items()),
         listener=listener,
-        tls=f" ssl crt {folder}/endpoint.pem alpn h2,http/1.1" if settings.tls_cert else "",
+        tls=f" ssl crt {folder}/{CERTIFICATE} alpn h2,http/1.1" if settings.tls_cert else "",
         authorization=_authorization(settings.token),
         balance="roundrobin" if settings.round_robin else "leastconn",
         servers="\n".join(_server(folder, slot, weights) for slot in range(settings.max_targets)),

@@ -53,6 +53,13 @@ def change(admin: Path, command: str) -> None:
         raise CommandFailed(f"{command}: {answer}")
 
 
+def expect(admin: Path, command: str, word: str) -> None:
+    """A command whose answer has `word` if it succeeds. Raises CommandFailed, without the command: it may be a key."""
+    answer = run(admin, command)
+    if word not in answer:
+        raise CommandFailed(answer[:500] or "no answer")
+
+
 def counts(admin: Path) -> list[ServerCounts]:
     """The load of all servers and backends, and of the endpoint. Raises CommandFailed."""
     return list(_parse(run(admin, "show stat -1 7 -1")))

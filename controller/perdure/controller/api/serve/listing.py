@@ -13,6 +13,7 @@ from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import UP, StoredReplica
+from perdure.controller.submit.serve.endpoints import acme_domain
 from perdure.recovery.market.services.replicas import Replica, ServiceStatus, service_status
 from perdure.recovery.market.services.spec import ReplicaPolicy
 from perdure.sdk.spec import service_fields as schema_service
@@ -33,6 +34,8 @@ class ServiceListing:
     endpoint_url: Callable[[int, bool, str], str]
     sharing: ServiceSharing
     note: str = ""
+    #: Why there is no new certificate of a domain; "" if none is needed.
+    certificate_problem: Callable[[str], str] = lambda _domain: ""
 
     def describe(self, conn: Connection, rows: Sequence[Row[Any]], now: float) -> list[dict[str, Any]]:
         """The API's Service objects, in the order of `rows` (of the table `service`)."""
@@ -42,6 +45,8 @@ class ServiceListing:
         """The endpoint of a service; None once it is down."""
         if row.port is None:
             return None
+        if domain := acme_domain(section):
+            return f"https://{domain}:{row.port}"
         return self.endpoint_url(row.port, "tls" in section, self.sharing.address_of(conn, row))
 
     def _service(self, conn: Connection, service: ReadService, now: float) -> dict[str, Any]:
@@ -94,6 +99,9 @@ class ServiceListing:
         if text := self._failure(conn, service):
             goes_on = service.has_failed and (status is ServiceStatus.READY or not service.view.has_failed)
             return f"the update has failed, and the earlier version goes on; {text}" if goes_on else text
+        domain = acme_domain(service.newest.section)
+        if domain and (problem := self.certificate_problem(domain)):
+            return problem
         if status is ServiceStatus.READY:
             return self.note
         waiting = [one.view for one in service.replicas if not one.view.is_ready and not one.view.is_ending]

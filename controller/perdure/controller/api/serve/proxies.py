@@ -241,7 +241,7 @@ class ServiceProxies:
         proxy = self._proxies.get(settings.service_id)
         if proxy is None or proxy.process.settings.port != settings.port:
             proxy = self._proxies[settings.service_id] = self._create(settings)
-        elif proxy.process.settings != settings:
+        elif proxy.process.settings != settings and not proxy.process.renew(settings):
             self._replace(proxy, settings)
         slots = _assign(proxy.slots, state.targets, settings.max_targets)
         proxy.slots = {target.number: slot for slot, target in slots.items()}

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from perdure.controller.api.serve import haproxy_config, haproxy_socket
-from perdure.controller.api.serve.haproxy_config import BACKEND, server_name
+from perdure.controller.api.serve.haproxy_config import BACKEND, CERTIFICATE, server_name
 from perdure.controller.api.serve.haproxy_socket import CommandFailed, ServerCounts
 from perdure.controller.maintenance.serve.proxy_state import ProxySettings
 
@@ -115,6 +116,27 @@ class ProxyProcess:
         with self._lock:
             self._wanted = dict(weights)
             self._sync()
+
+    def renew(self, settings: ProxySettings) -> bool:
+        """Serve another certificate to new connections. False if more than that has changed, or HAProxy refuses it."""
+        same = replace(settings, tls_key=self.settings.tls_key, tls_cert=self.settings.tls_cert)
+        if same != self.settings or not (settings.tls_cert and self.settings.tls_cert):
+            return False
+        with self._lock:
+            before, self.settings = self.settings, settings
+            try:
+                if self._is_up:
+                    path = self._folder / CERTIFICATE
+                    lines = [line for line in _pem(settings).splitlines() if line.strip()]
+                    haproxy_socket.expect(self._admin, f"set ssl cert {path} <<\n" + "\n".join(lines) + "\n", "created")
+                    haproxy_socket.expect(self._admin, f"commit ssl cert {path}", "Success")
+                self._write_private(CERTIFICATE, _pem(settings))
+            except (CommandFailed, OSError) as error:
+                log.warning("proxy.certificate_not_changed", service=settings.name, error=str(error))
+                self.settings = before
+                return False
+        log.info("proxy.certificate_changed", service=settings.name)
+        return True
 
     @property
     def serving(self) -> Mapping[int, int]:
@@ -223,18 +245,23 @@ class ProxyProcess:
     def _write_files(self, weights: Mapping[int, int]) -> None:
         settings = self.settings
         text = haproxy_config.render(settings, self._folder, self._admin, self._listener.fileno(), weights)
-        files = {"haproxy.cfg": text}
+        self._write_private("haproxy.cfg", text)
         if settings.tls_cert:
-            files["endpoint.pem"] = f"{settings.tls_cert}\n{settings.tls_key}\n"
-        for name, content in files.items():
-            with open(self._folder / name, "w", encoding="utf-8", opener=_open_private) as file:
-                file.write(content)
+            self._write_private(CERTIFICATE, _pem(settings))
+
+    def _write_private(self, name: str, content: str) -> None:
+        with open(self._folder / name, "w", encoding="utf-8", opener=_open_private) as file:
+            file.write(content)
 
     def _signal(self, number: int = signal.SIGKILL) -> None:
         process = self._process
         if process is not None and process.poll() is None:
             with suppress(ProcessLookupError):
                 process.send_signal(number)
+
+
+def _pem(settings: ProxySettings) -> str:
+    return f"{settings.tls_cert}\n{settings.tls_key}\n"
 
 
 def _open_private(path: str, flags: int) -> int:

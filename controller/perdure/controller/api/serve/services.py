@@ -12,6 +12,9 @@ from sqlalchemy import Engine
 
 from perdure.controller.api.serve.listing import ServiceListing
 from perdure.controller.api.serve.proxies import ServiceProxies
+from perdure.controller.maintenance.serve import acme_orders
+from perdure.controller.maintenance.serve.acme_orders import IssuedCertificate, OrderFailed
+from perdure.controller.maintenance.serve.certificates import ServiceCertificates
 from perdure.controller.maintenance.serve.metrics import ServiceMetrics
 from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.maintenance.serve.timeline import ServiceTimeline
@@ -19,6 +22,7 @@ from perdure.controller.maintenance.serve.watch import ServiceWatch
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.peers.membership import Membership
 from perdure.controller.peers.ownership import JobOwnership
+from perdure.controller.runtime.config.acme_config import AcmeConfig, read_acme_config
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.tls import Tls
@@ -41,6 +45,7 @@ _LOCAL_HINT = (
     "the machines of the local cloud share this computer's network, so no two replicas can listen at the same port of "
     "all addresses: have the program listen at $SKYPILOT_NODE_IPS"
 )
+NO_ACME = "add services.acme to config.yaml: docs/guides/services.md"
 _ANY_HOST = ("0.0.0.0", "::")
 _MAX_TAIL_BYTES, _MAX_TAIL_LINES = 4096, 3
 
@@ -54,6 +59,16 @@ class Services:
     proxies: ServiceProxies
     listing: ServiceListing
     sharing: ServiceSharing
+    certificates: ServiceCertificates
+
+    def start(self) -> None:
+        """Before requests are served."""
+        self.watch.start()
+        self.certificates.start()
+
+    def stop(self) -> None:
+        self.certificates.stop()
+        self.watch.stop()
 
 
 def build_services(
@@ -73,6 +88,7 @@ def build_services(
     """The services of a daemon. Its watch is not started. `tls`: the daemon's certificate, also of endpoints."""
     clock, keyring, readiness = member.clock, member.keyring, nodes.readiness
     proxies = ServiceProxies(settings.home, settings.host)
+    acme = read_acme_config(settings.home)
     sharing = ServiceSharing(
         database,
         clock,
@@ -82,6 +98,11 @@ def build_services(
         may_claim=lambda: ownership.may_claim,
         why_no_proxy=proxies.unsupported,
     )
+
+    def changed() -> None:
+        watch.wake()
+        certificates.wake()
+
     requests = ServiceRequests(
         database,
         clock,
@@ -92,10 +113,11 @@ def build_services(
         cancel=cancel,
         find_port=proxies.find_port,
         unsupported=proxies.unsupported,
-        changed=lambda: watch.wake(),  # noqa: PLW0108 - it is built below
+        changed=changed,
         owner=member.owner,
         hints=partial(hints, settings),
         wait_open=proxies.wait_open,
+        why_no_acme=partial(_why_no_acme, acme),
         certificate=(tls.key.read_text(), tls.cert.read_text()) if tls is not None else None,
     )
     watch = ServiceWatch(
@@ -112,11 +134,25 @@ def build_services(
     )
     readiness.on_change = watch.job_changed
 
+    def order(domain: str) -> IssuedCertificate:
+        if acme is None:
+            raise OrderFailed(NO_ACME)
+        return acme_orders.order(acme, keyring, settings.host, domain)
+
+    certificates = ServiceCertificates(database, clock, keyring, sharing, order=order, on_change=watch.wake)
+
     def url(port: int, has_certificate: bool, owner: str) -> str:
         return _url(settings, port, owner, tls=has_certificate or tls is not None)
 
     note = "" if settings.is_single_controller or settings.advertise else _MOVES_HINT
-    return Services(requests, watch, proxies, ServiceListing(watch.reader, url, sharing, note), sharing)
+    listing = ServiceListing(watch.reader, url, sharing, note, certificates.problem)
+    return Services(requests, watch, proxies, listing, sharing, certificates)
+
+
+def _why_no_acme(config: AcmeConfig | None) -> str | None:
+    if config is None:
+        return NO_ACME
+    return None if acme_orders.is_installed() else acme_orders.NOT_INSTALLED
 
 
 def check(submissions: SubmissionService, submission: Submission) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ KINDS: Mapping[str, str] = {
     "service.ready": "a replica of a version is ready for the first time",
     "service.failed": "it cannot start: a replica has failed before any was ready",
     "service.update_failed": "a new version has failed before it was ready, and the earlier one goes on",
+    "service.certificate_issued": "its endpoint has a new certificate, got by ACME",
+    "service.certificate_failed": "a certificate could not be got by ACME; it is tried again",
     "service.replica_launched": "a replica is launched",
     "service.replica_changed": "a replica gets another version on its machine",
     "service.replica_ready": "a replica is ready for the first time",

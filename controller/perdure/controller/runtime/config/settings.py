@@ -18,6 +18,7 @@ retention: {events_days: 90}            # when data of ended jobs is deleted; de
 probes: {…}                             # off without this section: see `maintenance.offer_probes`
 backup: {…}                             # off without this section: see `maintenance.backup_schedule`
 notify: {…}                             # where notifications go: see `notify_config`
+services: {…}                           # certificates of endpoints by ACME: see `acme_config`
 default_store: s3                       # of buckets that have only a name; default: the local store
 local: {…}                              # one section per cloud; `local: false` turns the local cloud off
 r2: {…}                                 # one section per store: see docs/guides/buckets.md
@@ -56,6 +57,7 @@ OTHER_SECTIONS = (
     "probes",
     "backup",
     "notify",
+    "services",
     "s3",
     "gcs",
     "azure_blob",

@@ -22,9 +22,17 @@ _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Perdure controller")
 
 def generate_self_signed(cert: Path, key: Path, *, names: tuple[str, ...], clock: Clock) -> None:
     """Write a key and then a self-signed certificate for `names`. Both files are readable only by their owner."""
+    key_pem, cert_pem = self_signed((*names, "localhost", "127.0.0.1"), clock.now())
+    cert.parent.mkdir(mode=0o700, exist_ok=True)
+    _write(key, key_pem)
+    _write(cert, cert_pem)
+
+
+def self_signed(names: tuple[str, ...], at: float) -> tuple[bytes, bytes]:
+    """A key and a self-signed certificate for `names`, in PEM. `at`: the time now (epoch s)."""
     private_key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.fromtimestamp(clock.now(), UTC)
-    all_names = dict.fromkeys((*names, "localhost", "127.0.0.1"))
+    now = datetime.fromtimestamp(at, UTC)
+    all_names = dict.fromkeys(names)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(_NAME)
@@ -38,10 +46,8 @@ def generate_self_signed(cert: Path, key: Path, *, names: tuple[str, ...], clock
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(private_key, hashes.SHA256())
     )
-    cert.parent.mkdir(mode=0o700, exist_ok=True)
     pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    _write(key, private_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    _write(cert, certificate.public_bytes(pem))
+    return private_key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain), certificate.public_bytes(pem)
 
 
 def _general_name(name: str) -> x509.GeneralName:

@@ -26,7 +26,7 @@ from perdure.controller.store.services.records import DOWN, UP, ServiceLost
 from perdure.controller.submit.compiler import CompiledJob, parse_tasks, rejection_of
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.requester import Requester
-from perdure.controller.submit.serve.endpoints import Endpoint, own_certificate, scheme_warning
+from perdure.controller.submit.serve.endpoints import Endpoint, scheme_warning, with_certificate
 from perdure.controller.submit.serve.replica_tasks import OfService, probe_of, replica_config, spec_of
 from perdure.controller.submit.serve.versions import fit_the_same_machines, machines_text, run_the_same, uses_spot
 from perdure.controller.submit.service import Accepted, Submission
@@ -75,6 +75,7 @@ class ServiceRequests:
     hints: Callable[[int], tuple[str, ...]] = lambda _count: ()  # what users of so many replicas should know
     certificate: tuple[str, str] | None = None  # key and certificate (PEM) of endpoints that have none of their own
     wait_open: Callable[[int], None] = lambda _service_id: None  # waits until the endpoint of a service listens
+    why_no_acme: Callable[[], str | None] = lambda: None  # why this controller gets no certificates, and what to do
     _reusable: dict[tuple[int, int, int], bool] = field(default_factory=dict, repr=False)
 
     def up(
@@ -103,7 +104,7 @@ class ServiceRequests:
         config = task.to_yaml_config()
         warnings = (*self._check(name, config, by.user, by), *self._hints(task))
         token = secrets.token_urlsafe(32) if with_token else ""
-        endpoint = Endpoint(token, **own_certificate(config["service"], tls))
+        endpoint = self._with_certificate(Endpoint(token), config["service"], tls)
         service_id = self._insert(name, config, task, by, key, endpoint)
         failpoint("service.created")
         self.changed()
@@ -137,7 +138,7 @@ class ServiceRequests:
         target = min(max(service.target, spec.policy.min_replicas), spec.policy.limit)
         changes = {"version": version, "mode": str(mode), "target": target, "above_since": None, "below_since": None}
         before = self._own_endpoint(service)
-        endpoint = replace(before, **own_certificate(config["service"], tls))
+        endpoint = self._with_certificate(before, config["service"], tls)
         if endpoint != before:
             changes["secrets"] = self.keyring.seal(vars(endpoint).copy())
         warnings += scheme_warning(before, endpoint, has_default=self.certificate is not None)
@@ -274,6 +275,9 @@ class ServiceRequests:
             return endpoint
         key, cert = self.certificate
         return replace(endpoint, tls_key=key, tls_cert=cert)
+
+    def _with_certificate(self, before: Endpoint, section: Mapping[str, Any], tls: Mapping[str, str]) -> Endpoint:
+        return with_certificate(before, section, tls, self.why_no_acme(), self.clock.now())
 
     def _own_endpoint(self, service: Row[Any]) -> Endpoint:
         return Endpoint(**self.keyring.unseal(service.secrets))
