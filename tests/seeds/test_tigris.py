@@ -1,4 +1,4 @@
-"""Training with Big Data on SkyPilot, up to the trained model in the bucket, then the same with preemptions.
+"""Training with Big Data on SkyPilot: the model in the bucket, the same with preemptions, and the model as a service.
 
 Tigris is a local S3 server. The demonstration's scripts contain the guide's code word for word, where it is complete.
 """
@@ -20,9 +20,14 @@ from seeds.conftest import CONFIG
 from seeds.documents import TIGRIS
 from seeds.image import STAND_INS, Computer, computer
 from support.helpers.ports import unused_port
+from support.helpers.services import HAS_HAPROXY
 
 COPY_ENV = TIGRIS.take("cp .env.example .env")
 LAUNCH = TIGRIS.take("sky launch -n test allatonce.yaml")
+SERVE = TIGRIS.take("sky serve up -n mymodel service.yaml --env-file .env")
+CURL = TIGRIS.take("curl 3.84.15.251:30001/v1/chat/completions")
+CLIENT = TIGRIS.take("from openai import OpenAI")
+SERVE_DOWN = TIGRIS.take("sky serve down mymodel")
 DEMO = STAND_INS / "skypilot-training-demo"
 EXCERPTS = {
     "import-dataset.py": (
@@ -101,14 +106,26 @@ def test_scripts__contain_the_code_of_the_guide(script: str) -> None:
         assert any(lines[at : at + len(printed)] == printed for at in range(len(lines))), excerpt
 
 
-@pytest.mark.fuse
-@pytest.mark.slow
-def test_guide__trains_into_the_bucket_and_ends_the_machine(tigris: Tigris) -> None:
+@dataclass(frozen=True)
+class Trained:
+    """What the launch of the guide has printed, and the bucket that has the model."""
+
+    screen: str
+    bucket: str
+
+
+@pytest.fixture(scope="module")
+def trained(tigris: Tigris) -> Trained:
     bucket = tigris.server.new_bucket()
     tigris.write_env(bucket)
     tigris.set_pace(0)
-    user = tigris.computer.user
-    screen = user.types(LAUNCH.here)
+    return Trained(tigris.computer.user.types(LAUNCH.here), bucket)
+
+
+@pytest.mark.fuse
+@pytest.mark.slow
+def test_guide__trains_into_the_bucket_and_ends_the_machine(tigris: Tigris, trained: Trained) -> None:
+    bucket, screen, user = trained.bucket, trained.screen, tigris.computer.user
     assert ".env" in screen, "it says that .gitignore keeps .env at home"
     assert SECRET not in screen
     (name,) = re.findall(r"^Cluster: (\S+)$", screen, flags=re.MULTILINE)
@@ -146,3 +163,28 @@ def test_guide__ends_with_the_same_objects_after_a_preemption_in_each_script(tig
             assert terminal.end() == 0, terminal.screen
     assert tigris.computer.controller.job(int(job))["recovery_count"] == 4
     assert tigris.server.objects(bucket) == tigris.server.objects(expected)
+
+
+@pytest.mark.fuse
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(not HAS_HAPROXY, reason="HAProxy is not installed: run scripts/ensure-haproxy.sh")
+def test_guide__serves_the_model_to_its_clients_and_ends_it(tigris: Tigris, trained: Trained) -> None:
+    """The address is the one that `serve up` prints, and callers send the token that it names: the changes to make."""
+    computer, user = tigris.computer, tigris.computer.user
+    tigris.write_env(trained.bucket)
+    screen = user.types(SERVE.here)
+    (endpoint,) = re.findall(r"http://127\.0\.0\.1:30\d{3}", screen.partition("endpoint:")[2].splitlines()[0])
+    token = user.types("perdure serve status mymodel --token").strip()
+    authorization = f" -H 'Authorization: Bearer {token}'"
+    answer = user.types(CURL.here.replace("3.84.15.251:30001", endpoint) + authorization, limit_s=120)
+    weight = re.search(r"I weigh (\d+), and you asked: Who are you\?", answer)
+    assert weight is not None, answer
+    assert int(weight[1]) > 1, "the model that was trained, not the one that was downloaded"
+    program = CLIENT.here.replace("http://3.84.15.251:30001", endpoint).replace("token-abc123", token)
+    computer.write("client.py", program)
+    assert f"I weigh {weight[1]}, and you asked: Hello!" in user.types("python client.py")
+    assert "terminated" in user.types(SERVE_DOWN.here)
+    no_machine = lambda: not list(computer.controller.home.glob("local/instances/*/machine"))  # noqa: E731
+    user.types("perdure down --all --yes")
+    computer.controller.until(no_machine, "the end of every machine")
