@@ -94,6 +94,7 @@ bench-scale: $(INSTALLED) ## one controller with ten thousand running jobs, then
 	@$(BIN)/python -m benchmarks.scale
 	@$(BIN)/python -m benchmarks.scale --growth
 	@$(BIN)/python -m benchmarks.scale.queue
+	@$(BIN)/python -m benchmarks.scale.clusters
 	@$(BIN)/python -m benchmarks.scale.drought
 
 fuzz: $(INSTALLED) ## coverage-guided fuzzing of the YAML reader until Ctrl-C; findings are kept in build/fuzz

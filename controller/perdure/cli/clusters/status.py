@@ -156,25 +156,33 @@ def queue(
 ) -> None:
     """List the jobs of clusters, newest first. The queue of a cluster that is down stays readable by its name."""
     from perdure.cli.client import connect
-    from perdure.cli.clusters.names import matching
+    from perdure.cli.clusters.names import is_pattern
     from perdure.sdk import clusters
+    from perdure.sdk.clusters import queues as many
 
     client = connect()
-    chosen = matching(names, client) if names else [one["name"] for one in clusters.clusters(client=client)]
-    queues = {name: clusters.cluster_queue(name, client=client) for name in chosen}
-    shown = {
-        name: [job for job in one["jobs"] if not (skip_finished and job["has_ended"])] for name, one in queues.items()
-    }
+    if names and not any(map(is_pattern, names)):
+        listed = [clusters.cluster_queue(name, client=client) for name in dict.fromkeys(names)]
+        now = listed[0]["now"]
+        queues = {name: one["cluster"] for name, one in zip(dict.fromkeys(names), listed, strict=True)}
+        every = {name: one["jobs"] for name, one in zip(queues, listed, strict=True)}
+    else:
+        answer = many.fetch(names or None, skip_finished=skip_finished, client=client)
+        now = answer["now"]
+        queues = {one["cluster"]["name"]: one["cluster"] for one in answer["queues"]}
+        every = {one["cluster"]["name"]: one["jobs"] for one in answer["queues"]}
+    shown = {name: [job for job in jobs if not (skip_finished and job["has_ended"])] for name, jobs in every.items()}
     if output == "json":
         return print_json(shown)
     if not queues:
         click.echo("No existing clusters.")
-    for name, one in queues.items():
-        click.echo(f"\nJob queue of cluster {click.style(name, bold=True)} ({one['cluster']['status']})")
-        for line in _queue_lines(name, shown[name], text.to_epoch(one["now"])):
-            click.echo(line)
-        for line in _wait_lines(shown[name]):
-            click.echo(line)
+    for name, cluster in queues.items():
+        lines = [
+            f"\nJob queue of cluster {click.style(name, bold=True)} ({cluster['status']})",
+            *_queue_lines(name, shown[name], text.to_epoch(now)),
+            *_wait_lines(shown[name]),
+        ]
+        click.echo("\n".join(lines))
 
 
 def _print_ip(listed: Sequence[api_types.Cluster]) -> None:

@@ -64,6 +64,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/api/v1/jobs/{job_id}/logs"): USERS,
     ("POST", "/api/v1/clusters"): BAD_INPUT,
     ("GET", "/api/v1/clusters"): USERS,
+    ("GET", "/api/v1/cluster-queues"): USERS,
     ("GET", "/api/v1/clusters/{name}/jobs"): NOT_THERE,
     ("POST", "/api/v1/clusters/{name}/jobs"): BAD_INPUT,
     ("POST", "/api/v1/clusters/{name}/cancel"): NOT_THERE,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
+from sqlalchemy import Connection, Row
 
 from perdure.controller.api.access.audit_log import record
 from perdure.controller.api.access.permissions import Caller
@@ -23,6 +24,7 @@ from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
 from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster, checked_rule, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
+from perdure.sdk.clusters.queues import QueuesOfClusters
 from perdure.sdk.connection import api_types
 
 router = APIRouter(prefix="/api/v1", tags=["clusters"], responses=error_responses(400, 401, 503))
@@ -96,9 +98,19 @@ def list_clusters(caller: Reader, name: Annotated[list[str] | None, Query(max_le
     """The clusters that are not down, oldest first. `name`: whole names or patterns; repeatable."""
     context = caller.context
     with context.database.connect() as conn:
-        own = [row for row in clusters.active(conn) if caller.sees in (None, row.user)]
-        rows = [row for row in own if not name or _matches(row.name, name)]
-        return {"now": iso(context.clock.now()), "clusters": queries.describe(conn, rows)}
+        return {"now": iso(context.clock.now()), "clusters": queries.describe(conn, _listed(caller, conn, name))}
+
+
+@router.get("/cluster-queues", responses=json_response(QueuesOfClusters))
+def list_queues(
+    caller: Reader, name: Annotated[list[str] | None, Query(max_length=1000)] = None, skip_finished: bool = False
+) -> dict[str, Any]:
+    """The queues of the clusters that are not down, as `GET /clusters` and `GET /clusters/{name}/jobs` show them."""
+    context = caller.context
+    now = context.clock.now()
+    with context.database.connect() as conn:
+        queues = queries.queues_of(conn, _listed(caller, conn, name), now, skip_finished=skip_finished)
+    return {"now": iso(now), "queues": queues}
 
 
 @router.get("/clusters/{name}/jobs", responses=json_response(api_types.ClusterQueue) | error_responses(404))
@@ -165,6 +177,12 @@ def autostop(caller: Runner, name: Name, body: AutostopBody) -> dict[str, Any]:
 def show(caller: Reader, cluster_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
     """A cluster by its id, also after it is down."""
     return _describe(caller, cluster_id)
+
+
+def _listed(caller: Caller, conn: Connection, names: list[str] | None) -> list[Row[Any]]:
+    """The clusters that are not down, oldest first, that the caller sees and whose names match."""
+    own = [row for row in clusters.active(conn) if caller.sees in (None, row.user)]
+    return [row for row in own if not names or _matches(row.name, names)]
 
 
 def _idle_rule(body: LaunchClusterBody | AutostopBody) -> IdleRule:

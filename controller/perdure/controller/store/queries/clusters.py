@@ -61,6 +61,33 @@ def jobs_of(
     ]
 
 
+def queues_of(
+    conn: Connection, rows: Sequence[Row[Any]], now: float, *, skip_finished: bool = False
+) -> list[dict[str, Any]]:
+    """A cluster and its ClusterJob objects, newest first, of each of `rows`: in a few statements for all of them."""
+    described, by_id = describe(conn, rows), {row.id: row for row in rows}
+    known: dict[int, dict[int, int]] = {}
+    for start in range(0, len(rows), _BATCH_SIZE):
+        ids = [row.id for row in rows[start : start + _BATCH_SIZE]]
+        known |= clusters.numbered_jobs_of(conn, ids, skip_finalized=skip_finished)
+    waits: dict[int, str] = {}
+    for cluster_id in clusters.with_waiting_jobs(conn) & by_id.keys():
+        waits |= waits_of(conn, by_id[cluster_id], now)
+    numbers = {job_id: number for jobs in known.values() for number, job_id in jobs.items()}
+    wanted = list(numbers.items())
+    jobs = {
+        job["job_id"]: job
+        for start in range(0, len(wanted), _BATCH_SIZE)
+        for job in _describe_jobs(conn, dict(wanted[start : start + _BATCH_SIZE]), now, waits)
+    }
+    queues = []
+    for row, cluster in zip(rows, described, strict=True):
+        own = [jobs[job_id] for _, job_id in sorted(known.get(row.id, {}).items(), reverse=True)]
+        kept = [job for job in own if not (skip_finished and job["has_ended"])]
+        queues.append({"cluster": cluster, "jobs": kept})
+    return queues
+
+
 def waits_of(conn: Connection, cluster: Row[Any], now: float) -> dict[int, str]:
     """Job id → why it waits, in one sentence, of every job in the queue of a cluster."""
     host = clusters.hosts(conn, [cluster.id]).get(cluster.id)

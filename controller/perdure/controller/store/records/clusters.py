@@ -294,6 +294,27 @@ def numbered_jobs(conn: Connection, cluster_id: int) -> dict[int, int]:
     return {row.cluster_job: row.id for row in conn.execute(_NUMBERED, {"of_cluster": cluster_id})}
 
 
+def numbered_jobs_of(
+    conn: Connection, cluster_ids: Collection[int], *, skip_finalized: bool = False
+) -> dict[int, dict[int, int]]:
+    """Cluster → (number → job id), of each of these clusters that has jobs."""
+    query = select(Job.c.cluster_id, Job.c.cluster_job, Job.c.id).where(
+        Job.c.cluster_id.in_(list(cluster_ids)), Job.c.cluster_job.is_not(None)
+    )
+    jobs: dict[int, dict[int, int]] = {}
+    for row in conn.execute(query.where(Job.c.finalized.is_(False)) if skip_finalized else query):
+        jobs.setdefault(row.cluster_id, {})[row.cluster_job] = row.id
+    return jobs
+
+
+def with_waiting_jobs(conn: Connection) -> set[int]:
+    """The clusters whose queues have jobs without slots."""
+    states = (TaskState.WAITING.value, TaskState.PROVISIONING.value)
+    query = select(Job.c.cluster_id).distinct().join(Task, Task.c.job_id == Job.c.id)
+    waits = (Job.c.cluster_job.is_not(None), Job.c.finalized.is_(False), Task.c.state.in_(states))
+    return set(conn.execute(query.where(*waits)).scalars())
+
+
 def unfinished_jobs(conn: Connection, cluster_id: int) -> list[int]:
     """The ids of the cluster's jobs that have not ended."""
     return list(conn.execute(_UNFINISHED, {"of_cluster": cluster_id}).scalars())

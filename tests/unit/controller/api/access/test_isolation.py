@@ -151,6 +151,8 @@ def test_lists__have_what_is_the_callers(installation: Installation) -> None:
     assert jobs == {"alice": {ALICES}, "bob": {BOBS}, "vera": everybody, "oscar": everybody, "root": everybody}
     clusters = {user: len(installation.call(user, "GET", "/clusters").json()["clusters"]) for user in USERS}
     assert clusters == {"alice": 1, "bob": 0, "vera": 1, "oscar": 1, "anna": 1}
+    queues = {user: len(installation.call(user, "GET", "/cluster-queues").json()["queues"]) for user in USERS}
+    assert queues == clusters
     machines = {user: len(installation.call(user, "GET", "/nodes").json()["nodes"]) for user in USERS}
     assert machines == {"alice": 2, "bob": 1, "vera": 3, "oscar": 3, "anna": 3}
     spent = {user: installation.call(user, "GET", "/savings").json()["total"]["cost_usd"] for user in USERS}

@@ -298,3 +298,32 @@ def test_new_job__counts_as_a_use_where_there_is_a_floor(sky: Sky) -> None:
     sky.advance(301.0)
     sky.tick()
     assert sky.cluster().wanted == "STOPPED"
+
+
+def test_queues__of_many_clusters_are_those_of_each(sky: Sky) -> None:
+    other = replace(sky, name=f"{sky.name}-2")
+    for one in (sky, other):
+        one.launch()
+        one.exec()
+    rows, now = [sky.cluster(), other.cluster()], sky.service.clock.now()
+    with sky.daemon.database.connect() as conn:
+        queues = queries.queues_of(conn, rows, now)
+        assert [one["jobs"] for one in queues] == [queries.jobs_of(conn, row, now) for row in rows]
+        assert [one["cluster"] for one in queues] == queries.describe(conn, rows)
+        assert [job["number"] for job in queues[0]["jobs"]] == [2, 1]
+        assert queries.queues_of(conn, rows, now, skip_finished=True) == queues
+
+
+def test_queues__take_as_many_queries_for_two_clusters_as_for_one(sky: Sky) -> None:
+    other = replace(sky, name=f"{sky.name}-2")
+    for one in (sky, other):
+        one.launch(with_job=False)
+
+    def count(rows: list[Row[Any]]) -> int:
+        def read() -> None:
+            with sky.daemon.database.connect() as conn:
+                queries.queues_of(conn, rows, 0.0)
+
+        return len(executed_statements(sky.daemon.database, read))
+
+    assert count([sky.cluster(), other.cluster()]) == count([sky.cluster()])
