@@ -14,6 +14,8 @@ EVENTS = {
     "job.late": "the deadline can no longer be met",
     "job.stuck": "the job makes no progress",
     "job.budget_warning": "80 % of `max_cost` are spent",
+    "cluster.preempted": "a cluster has lost its machines; `perdure start`, or `--recover`, launches others",
+    "cluster.recovered": "the machines of a cluster were replaced, as `--recover` asks",
     "service.ready": "a version of a service is ready for the first time",
     "service.failed": "a service cannot start: a replica has failed before any was ready",
     "service.update_failed": "a new version of a service has failed, and the earlier one goes on",
@@ -32,7 +34,7 @@ EVENTS = {
 
 DEFAULT_EVENTS = (
     *("job.succeeded", "job.failed", "job.waiting", "job.late", "job.stuck", "job.budget_warning"),
-    *("service.failed", "service.update_failed"),
+    *("cluster.preempted", "service.failed", "service.update_failed"),
     *("user.budget_warning", "user.budget_spent"),
 )
 """Where no `when` is given."""

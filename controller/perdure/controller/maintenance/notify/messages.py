@@ -23,6 +23,8 @@ _TITLES = {
     "job.late": "will miss its deadline",
     "job.stuck": "is stuck",
     "job.budget_warning": "has spent most of its budget",
+    "cluster.preempted": "has lost its machines",
+    "cluster.recovered": "has machines again",
     "service.ready": "is ready",
     "service.failed": "cannot start",
     "service.update_failed": "keeps its earlier version: the new one has failed",
@@ -53,6 +55,8 @@ def title_of(body: dict[str, Any]) -> str:
         return f"User {data.get('user')} {what}"
     if _is_of_service(body):
         return f"Service {data.get('service')} {what}"
+    if _is_of_cluster(body):
+        return f"Cluster {data.get('job_name')} {what}"
     return f"Job {data.get('job_id')} ({data.get('job_name')}) {what}"
 
 
@@ -62,6 +66,10 @@ def _is_of_user(body: dict[str, Any]) -> bool:
 
 def _is_of_service(body: dict[str, Any]) -> bool:
     return str(body.get("type")).startswith("service.")
+
+
+def _is_of_cluster(body: dict[str, Any]) -> bool:
+    return str(body.get("type")).startswith("cluster.")
 
 
 def _thread(data: dict[str, Any]) -> str:
@@ -109,4 +117,6 @@ def _command(body: dict[str, Any]) -> str:
         return "perdure users list"
     if _is_of_service(body):
         return f"perdure serve logs {data.get('service')} --controller"
+    if _is_of_cluster(body):
+        return f"perdure queue {data.get('job_name')}"
     return f"perdure jobs show {data.get('job_id')}"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, or_, select
+from sqlalchemy import Connection, bindparam, select
 
 from perdure.controller.reconcile.recorder import Decision
 from perdure.controller.runtime.config.notify_config import CALLBACK, NotifyConfig
@@ -31,6 +31,8 @@ _TASKS = (
         Job.c.name.label("job_name"),
         Job.c.user,
         Job.c.service_id,
+        Job.c.cluster_id,
+        Job.c.cluster_job,
         Task.c.index.label("task_index"),
         Task.c.name.label("task_name"),
         Task.c.task_id,
@@ -38,12 +40,14 @@ _TASKS = (
         Task.c.spec["event_callback"].as_string().label("event_callback"),
     )
     .join(Task, Task.c.job_id == Job.c.id)
-    .where(
-        Job.c.id.in_(bindparam("job_ids", expanding=True)),
-        # Users do not know the jobs that hold the machines of clusters, so these have no events.
-        or_(Job.c.cluster_id.is_(None), Job.c.cluster_job.is_not(None)),
-    )
+    .where(Job.c.id.in_(bindparam("job_ids", expanding=True)))
 )
+# Users do not know the jobs that hold the machines of clusters, so only these events of theirs are sent, in this way.
+_CLUSTER_KINDS = {
+    "job.preempted": "cluster.preempted",
+    "job.interrupted": "cluster.preempted",
+    "job.recovered": "cluster.recovered",
+}
 # Entries of the timeline that are events as they stand.
 _KINDS = {
     "node.notice": "job.notice",
@@ -96,9 +100,12 @@ class NotificationOutbox:
         for number, (job, item) in enumerate(news):
             if (row := known.get((job.id, item.task.index))) is None:
                 continue
-            body = self._body(job, item, row, now, number)
-            channels = self._channels(item.kind, row)
-            columns = {"event_id": body["id"], "kind": item.kind, "job_id": job.id, "at": now, "body": body}
+            kind = _kind_for(item, row)
+            if kind is None:
+                continue
+            body = self._body(job, replace(item, kind=kind), row, now, number)
+            channels = self._channels(kind, row)
+            columns = {"event_id": body["id"], "kind": kind, "job_id": job.id, "at": now, "body": body}
             rows += [{**columns, "channel": channel} for channel in channels]
         notifications.add_all(conn, rows)
         return bool(rows)
@@ -149,6 +156,13 @@ class NotificationOutbox:
                 "details": entry.data,
             },
         }
+
+
+def _kind_for(item: JobNews, row: Any) -> str | None:
+    """The event as its user knows it; None if it is none of theirs."""
+    if row.cluster_id is None or row.cluster_job is not None:
+        return item.kind
+    return _CLUSTER_KINDS.get(item.kind) if item.task.has_run else None
 
 
 def news_of(decision: Decision) -> Iterator[JobNews]:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from perdure.controller.maintenance.notify.messages import single
 from perdure.controller.runtime.config.notify_config import CALLBACK, ChannelConfig, NotifyConfig, NotifyRule
 from perdure.controller.store.records import notifications
 from perdure.controller.store.records.jobs import Job
 from perdure.recovery import events
+from perdure.recovery.job import Recovery
 from perdure.recovery.statuses import NodePhase
 from unit.controller.world import World
 
@@ -111,6 +113,23 @@ def test_cluster__has_the_events_of_its_jobs_and_none_of_its_machines(world: Wor
     # The launches of both were recorded before they belonged to the cluster.
     events_after = [(row.job_id, row.kind) for row in queued(world) if row.kind != "job.starting"]
     assert events_after == [(job, kind) for kind in ("job.started", "job.cancelling", "task.ended", "job.cancelled")]
+
+
+def test_lost_cluster__is_an_event_of_its_own(world: World) -> None:
+    world = notified(world, EVERYTHING)
+    host = world.submit(recovery=Recovery(recovers=False))
+    with world.database.begin() as conn:
+        conn.execute(update(Job).where(Job.c.id == host).values(cluster_id=1))
+    world.run(host)
+    world.deliver(host, events.PreemptionNotice(0, 1, 0, world.clock.now() + 30))
+    world.report(host, NodePhase.ENDED, interrupted=True)
+    world.pass_time(10)
+    sent = [row for row in queued(world) if row.kind != "job.starting"]
+    assert [row.kind for row in sent] == ["cluster.preempted"]
+    name = sent[0].body["data"]["job_name"]
+    message = single(sent[0])
+    assert message.title == f"Cluster {name} has lost its machines"
+    assert message.text.endswith(f"perdure queue {name}")
 
 
 def test_callback__gets_the_events_that_skypilot_has(world: World) -> None:
