@@ -64,21 +64,40 @@ def down_leaves_jobs_that_are_not_cancelled(patch: pytest.MonkeyPatch) -> None:
 
 
 Make = Callable[[int], Scenario]
+KINDS = ("launch", "stop", "start", "down")
+STEPS = range(1, 17)  # more than a request has: the last ones are those of what it sets off
 
 
-def deaths_at(kind: str) -> Make:
-    """Scenarios in which a controller dies at a step of the first request of this kind, which is not repeated."""
+def deaths_at(kind: str, step: int = 0) -> Make:
+    """Scenarios in which a controller dies at a step (0: at any) of the first request of this kind.
+
+    The request is not repeated, unless it is a launch.
+    """
 
     def make(seed: int) -> Scenario:
         scenario = cluster_scenario_of(seed, kinds=("preempt",), controllers=(0, 2))
         requests = [UserRequest(20.0, "stop"), UserRequest(30.0, "start"), UserRequest(40.0, "down")]
         requests = [replace(one, repeats=one.kind != kind) for one in requests if kind == "down" or one.kind != "down"]
         plans = (
-            replace(plan, requests=tuple(requests), kills=1, kills_at=kind, idle_s=None) for plan in scenario.clusters
+            replace(plan, requests=tuple(requests), kills=1, kills_at=kind, kill_step=step, idle_s=None)
+            for plan in scenario.clusters
         )
         return replace(scenario, clusters=tuple(plans))
 
     return make
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_death__between_any_two_steps_of_a_request_leaves_nothing_running_and_nothing_lost(kind: str) -> None:
+    deaths = 0
+    for step in STEPS:
+        scenario = deaths_at(kind, step)(step)
+        history = run(scenario)
+        assert history.violation is None, f"{kind}, step {step}: {history.violation}"
+        deaths += history.fault_counts["a controller is killed in a request"]
+    assert deaths >= len(STEPS), "each history kills a controller"
 
 
 MUTATIONS: dict[Callable[[pytest.MonkeyPatch], None], Make] = {

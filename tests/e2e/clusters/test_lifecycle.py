@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -176,3 +177,41 @@ def test_autodown__ends_the_cluster_once_its_jobs_have_ended(sky: Clusters) -> N
     until_status(sky, "once", "DOWN")
     assert sky.job("once", launched.number)["status"] == "SUCCEEDED"
     assert sky.log("once", launched.number) == "once\n"
+
+
+@pytest.mark.slow
+def test_home__has_the_same_content_in_another_zone(sky: Clusters) -> None:
+    """A spot cluster, whose zone sells nothing any more when it is started again."""
+    sky.launch("moves", resources=Resources(cpus=1, use_spot=True, infra="local"))
+    sky.controller.until(lambda: one(sky, "moves")["home"], "the bucket of its home")
+    digest = sky.output("moves", "head -c 3000000 /dev/urandom > ~/x; sha256sum < ~/x")
+    zone = one(sky, "moves")["infra"].partition("(")[2].rstrip(")")
+    sky.controller.perdure("stop", "moves", "--yes")
+    zones = sky.controller.home / "local" / "zones.json"
+    zones.write_text(json.dumps({zone: {"capacity": 0}}))
+    try:
+        sky.controller.perdure("start", "moves", "--yes")
+        assert zone not in one(sky, "moves")["infra"]
+        assert sky.output("moves", "sha256sum < ~/x") == digest
+    finally:
+        zones.unlink()
+    sky.controller.perdure("down", "moves", "--yes")
+
+
+@pytest.mark.slow
+def test_lost_node__ends_the_others_and_leaves_queue_and_logs(sky: Clusters) -> None:
+    before = sky.machines()
+    sky.launch("gang", num_nodes=3, resources=Resources(cpus=1, use_spot=True))
+    done = sky.exec("gang", "echo done")
+    sky.until("gang", done)
+    running = sky.exec("gang", "sleep 600", num_nodes=3)
+    sky.until("gang", running, "RUNNING")
+    assert len(sky.machines() - before) == 3
+    sky.controller.perdure("jobs", "preempt", host(sky, "gang"), "--node", 1, "--kill")
+    until_status(sky, "gang", "PREEMPTED")
+    sky.controller.until(lambda: sky.machines() <= before, "the end of the other nodes", timeout_s=60)
+    assert sky.log("gang", done) == "done\n"
+    assert sky.until("gang", running, "PENDING")["message"] == (
+        "the cluster gang has lost its machines; to launch others: perdure start gang"
+    )
+    sky.controller.perdure("down", "gang", "--yes")

@@ -77,8 +77,12 @@ class Clusters:
         clusters.tail_logs(name, number, follow=False, output_stream=written, client=self.client)
         return "".join(line for line in written.getvalue().decode().splitlines(True) if not line.startswith("--- "))
 
+    def machines(self) -> set[Path]:
+        """The folders of the machines that exist."""
+        return set(self.controller.home.glob("local/instances/*/machine"))
+
     def no_machines(self) -> bool:
-        return not list(self.controller.home.glob("local/instances/*/machine"))
+        return not self.machines()
 
 
 @contextlib.contextmanager

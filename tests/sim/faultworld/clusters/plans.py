@@ -39,6 +39,7 @@ class ClusterPlan:
     requests: tuple[UserRequest, ...] = ()
     kills: int = 0  # so many controllers die while they handle a request of this user, at any of their steps
     kills_at: str = ""  # the only kind of request at which they die: then at the first ones; "": at any
+    kill_step: int = 0  # the step after which they die; 0: any
 
     @property
     def may_end_early(self) -> bool:

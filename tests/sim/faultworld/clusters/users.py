@@ -116,7 +116,8 @@ class ClusterUsers:
         chance = float(what.startswith(plan.kills_at)) if plan.kills_at else _KILL_CHANCE
         if state.kills < plan.kills and process.kill_after is None and self._rng.random() < chance:
             state.kills += 1
-            process.kill_after, process.restart_after_s = self._rng.randint(1, _MAX_STEPS), self._rng.uniform(1, 20)
+            process.kill_after = plan.kill_step or self._rng.randint(1, _MAX_STEPS)
+            process.restart_after_s = self._rng.uniform(1, 20)
             self._world.fault_counts["a controller is killed in a request"] += 1
 
     def _launch(self, state: ClusterState) -> None:
