@@ -25,7 +25,7 @@ compile() { # OUTPUT INPUT [OPTION ...]
         --custom-compile-command "make lock" ${UPGRADE:+--upgrade}
 }
 
-compile "$RUNTIME" pyproject.toml --extra controller --extra aws --extra gcp --extra azure --extra postgres
+compile "$RUNTIME" pyproject.toml --extra controller --extra acme --extra aws --extra gcp --extra azure --extra postgres
 python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' |
     compile "$BUILD" -
 echo "wrote $RUNTIME and $BUILD"
