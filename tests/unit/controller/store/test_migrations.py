@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import schema
 from sqlalchemy import Engine, Index, MetaData, inspect, text
 from sqlmodel import SQLModel
 
@@ -132,6 +133,10 @@ def test_migrations__create_exactly_the_declared_schema(empty_url: str, other_em
     assert schema_of(migrated) == schema_of(declared)
     migrated.dispose()
     declared.dispose()
+
+
+def test_schema_file__is_what_all_migrations_make_in_their_order() -> None:
+    assert schema.TARGET.read_text() == schema.schema(), "run: python -m scripts.schema"
 
 
 def test_new_sqlite_file__is_what_all_migrations_make(tmp_path: Path) -> None:

@@ -220,15 +220,14 @@ def migrate(engine: Engine, revision: str = "head") -> None:
 
 
 def _create_schema(connection: Connection) -> None:
-    """Create in an empty SQLite database what all migrations together create. A test compares the two."""
-    from perdure.controller.store.access.tables import AUDIT_TRIGGERS
-    from perdure.controller.store.tables import Meta
-
-    Meta.metadata.create_all(connection)
-    for statement in AUDIT_TRIGGERS["sqlite"]:
-        connection.execute(text(statement))
-    key = "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)"
-    connection.execute(text(f"CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, {key})"))
+    """Create in an empty SQLite database what all migrations together create, in their order: SQLite chooses between
+    indexes by it. `python -m scripts.schema` writes the file, and a test compares it with the migrations."""
+    statement = ""
+    for line in (MIGRATIONS / "schema.sql").read_text().splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.exec_driver_sql(statement)
+            statement = ""
     connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": head_revision()})
 
 

@@ -82,14 +82,14 @@ class ReplicaRow(SQLModel, table=True):
     retired_at: float | None = None
     retired_as: str | None = None
     message: str = Field(default="", sa_column=Column(Text, nullable=False))
-    #: How many versions its node has got since it was launched.
-    revision: int = 0
-    #: The version that it gets on its machine, once it has answered its requests, and since when.
-    changes_to: int | None = None
-    changes_at: float | None = None
     #: The last status, once nothing of it is left.
     final_status: str | None = None
     ended_at: float | None = None
+    #: How many versions its node has got since it was launched.
+    revision: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    #: The version that it gets on its machine, once it has answered its requests, and since when.
+    changes_to: int | None = None
+    changes_at: float | None = None
 
 
 class ServiceEventRow(SQLModel, table=True):

@@ -12,6 +12,7 @@ from itertools import product
 import pytest
 from sqlalchemy import Engine, insert, text
 
+from perdure.controller.store.clusters import idle_rules
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.queries import globs, search
 from perdure.controller.store.queries import job_listing as queries
@@ -131,7 +132,8 @@ def test_periodic_queries_of_clusters__do_not_read_past_jobs_or_slots(past_jobs:
         with past_jobs.engine.connect() as conn:
             clusters.hosts(conn, [1])
             clusters.ends_by(conn, [1], NOW)
-            clusters.waits_for(conn, [1])
+            idle_rules.of_clusters(conn, [1])
+            idle_rules.floors(conn)
             cluster_slots.held(conn)
             cluster_slots.held(conn, 1)
             cluster_slots.lost_hosts(conn)
