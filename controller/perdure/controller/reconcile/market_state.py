@@ -16,9 +16,8 @@ from perdure.controller.reconcile.boot_failures import BootFailures
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
-from perdure.controller.store.engine.rows import as_dicts
 from perdure.controller.store.tables import OfferObservationRow, UnavailableOfferRow
-from perdure.recovery.market.history import Advice, History, OfferObservation, with_advice, with_observation
+from perdure.recovery.market.history import Advice, History, OfferObservation, with_advice, with_observations
 from perdure.recovery.market.unavailability_index import UnavailableOffers
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import MarketView, Offer, OfferKey
@@ -75,9 +74,7 @@ class _OwnEvidence:
     def apply_to(self, history: History) -> History:
         if self._applied is None or self._applied[0] is not history:
             result = with_advice(history, self._advice.values()) if self._advice else history
-            for observation in self._observations:
-                result = with_observation(result, observation)
-            self._applied = (history, result)
+            self._applied = (history, with_observations(result, self._observations))
         return self._applied[1]
 
 
@@ -124,14 +121,15 @@ class MarketState:
                 self._loaded_id = row["id"]
         if not self._has_history:
             oldest_at = self._clock.now() - _HISTORY_S
-            recent = select(Observations).where(Observations.c.at > oldest_at).order_by(Observations.c.id)
-            self.add_observations([codec.decode_observation(row) for row in as_dicts(conn.execute(recent))])
+            columns = (Observations.c[name] for name in codec.OBSERVATION_COLUMNS)
+            recent = select(*columns).where(Observations.c.at > oldest_at).order_by(Observations.c.id)
+            self.add_observations(codec.decode_observations(conn.execute(recent)))
             self._has_history = True
 
     def add_observations(self, observations: Sequence[OfferObservation]) -> None:
         with self._lock:
-            for observation in observations:
-                self._history = with_observation(self._history, observation)
+            if observations:
+                self._history = with_observations(self._history, observations)
                 self._common = None
 
     def add_advice(self, advice: Sequence[Advice]) -> None:

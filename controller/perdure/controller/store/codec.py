@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -183,9 +183,21 @@ def observation_columns(observation: OfferObservation) -> dict[str, object]:
     return {**observation.key._asdict(), **values, "market": observation.key.market.value}
 
 
-def decode_observation(row: Mapping[str, Any]) -> OfferObservation:
-    key = OfferKey(**{**{name: row[name] for name in OfferKey._fields}, "market": Market(row["market"])})
-    return OfferObservation(key, row["at"], row["available"], row["held_since"], row["started_s"])
+OBSERVATION_COLUMNS = (*OfferKey._fields, "at", "available", "held_since", "started_s")
+
+
+def decode_observations(rows: Iterable[Sequence[Any]]) -> list[OfferObservation]:
+    """`rows` have the OBSERVATION_COLUMNS in this order. The observations of an offer share its key, because a daemon
+    that starts reads those of three weeks."""
+    keys: dict[tuple[str, ...], OfferKey] = {}
+    observations = []
+    for cloud, region, zone, instance_type, market, at, available, held_since, started_s in rows:
+        words = (cloud, region, zone, instance_type, market)
+        key = keys.get(words)
+        if key is None:
+            keys[words] = key = OfferKey(cloud, region, zone, instance_type, Market(market))
+        observations.append(OfferObservation(key, at, available, held_since, started_s))
+    return observations
 
 
 def unavailable_offer_columns(offer: UnavailableOffer) -> dict[str, object]:

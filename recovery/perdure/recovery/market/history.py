@@ -231,18 +231,24 @@ def with_advice(history: History, advice: Iterable[Advice]) -> History:
 
 def with_observation(history: History, observation: OfferObservation) -> History:
     """`history` with `observation` added. If it is older than its offer's newest, only its start-up time counts."""
-    startup_times = history.startup_times
-    if observation.started_s is not None:
-        startup_times = startup_times.plus(observation.started_s)
-    track = history.tracks.get(observation.key)
-    if track is not None and observation.at < track.seen_at:
-        return replace(history, startup_times=startup_times)
-    lost, expected = _evidence(track, observation)
-    place = (observation.key.cloud, observation.key.region)
-    tracks = {**history.tracks, observation.key: _updated(track, observation, lost, expected)}
-    region = history.regions.get(place) or _NEW_REGION
-    lost_at = observation.at if lost else region.lost_at
-    regions = {**history.regions, place: RegionTrack(region.losses.plus(observation.at, lost, expected), lost_at)}
+    return with_observations(history, (observation,))
+
+
+def with_observations(history: History, observations: Iterable[OfferObservation]) -> History:
+    """`with_observation` for each of these in turn. It copies the history once, however many they are."""
+    tracks, regions, startup_times = dict(history.tracks), dict(history.regions), history.startup_times
+    for observation in observations:
+        if observation.started_s is not None:
+            startup_times = startup_times.plus(observation.started_s)
+        track = tracks.get(observation.key)
+        if track is not None and observation.at < track.seen_at:
+            continue
+        lost, expected = _evidence(track, observation)
+        tracks[observation.key] = _updated(track, observation, lost, expected)
+        place = (observation.key.cloud, observation.key.region)
+        region = regions.get(place) or _NEW_REGION
+        lost_at = observation.at if lost else region.lost_at
+        regions[place] = RegionTrack(region.losses.plus(observation.at, lost, expected), lost_at)
     return History(tracks, regions, startup_times, history.advice)
 
 

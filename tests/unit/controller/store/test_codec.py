@@ -9,14 +9,19 @@ from random import Random
 import pytest
 
 from perdure.controller.store.codec import (
+    OBSERVATION_COLUMNS,
+    decode_observations,
     decode_recovery,
     decode_task,
     encode_recovery,
     encode_requirement,
+    observation_columns,
     task_columns,
 )
 from perdure.recovery import events
 from perdure.recovery.job import Recovery, TaskView
+from perdure.recovery.market.history import OfferObservation
+from perdure.recovery.market.offers import Market, OfferKey
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import AttemptState
@@ -129,3 +134,17 @@ def test_work__is_the_same_to_the_next_controller() -> None:
             predecessor = JobDriver(driver.job, driver.now)
             assert work_of(successor.send(saved, 600)) == work_of(predecessor.send(saved, 600)), seed
     assert undone > 50, "histories that show nothing"
+
+
+def test_observations__are_read_as_they_were_written_and_share_their_keys() -> None:
+    spot, on_demand = (OfferKey("aws", "east", "e1", "v", market) for market in (Market.SPOT, Market.ON_DEMAND))
+    written = [
+        OfferObservation(spot, 1.0, available=True, started_s=60.0),
+        OfferObservation(on_demand, 2.0, available=True),
+        OfferObservation(spot, 3.0, available=False, held_since=1.0),
+    ]
+    rows = [tuple(observation_columns(one)[name] for name in OBSERVATION_COLUMNS) for one in written]
+    read = decode_observations(rows)
+    assert read == written
+    assert all(isinstance(one.key.market, Market) for one in read)
+    assert read[0].key is read[2].key

@@ -16,6 +16,7 @@ from perdure.recovery.market.history import (
     StartupTimes,
     with_advice,
     with_observation,
+    with_observations,
 )
 from perdure.recovery.market.survival import cumulative_hazard, remaining_life_s, survival
 from perdure.recovery.market.view import Market, OfferKey
@@ -111,6 +112,24 @@ def test_track__restarts_age_after_unavailability() -> None:
 def test_with_observation__ignores_older_observation() -> None:
     history = after(OfferObservation(KEY, 100, available=True))
     assert with_observation(history, OfferObservation(KEY, 50, available=False)) == history
+
+
+def test_with_observations__equals_one_after_the_other() -> None:
+    random = Random(3)
+    mixed = [
+        OfferObservation(
+            random.choice((KEY, NEIGHBOUR, FAR)),
+            random.uniform(0.9, 1.0) * number * HOUR,  # some are late
+            available=random.random() < 0.7,
+            held_since=random.choice((None, max(0, number - 3) * HOUR)),
+            started_s=random.choice((None, 60.0 * number + 1)),
+        )
+        for number in range(200)
+    ]
+    first = after(*mixed[:50])
+    before = (dict(first.tracks), dict(first.regions))
+    assert with_observations(first, iter(mixed[50:])) == after(*mixed)
+    assert (first.tracks, first.regions) == before, "a history is a value"
 
 
 def test_with_observation__expects_no_negative_losses_if_clock_goes_back() -> None:
