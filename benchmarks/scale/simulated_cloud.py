@@ -15,15 +15,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from perdure.controller.__main__ import serve
-from perdure.controller.clouds import registry
-from perdure.controller.clouds.base.protocol import Fault, Instance, InstanceState, LaunchRequest, Owner
-from perdure.controller.runtime.clock import Clock
-from perdure.recovery.market.unavailable import FaultKind
-from perdure.recovery.market.view import Market, Offer
-from perdure.recovery.reasons import Reason
+from perdure.controller.runtime.process import load_structlog, quick_imports
+
+load_structlog()
+with quick_imports():  # as a daemon does
+    from perdure.controller.clouds import registry
+    from perdure.controller.clouds.base.protocol import Fault, Instance, InstanceState, LaunchRequest, Owner
+    from perdure.controller.runtime.clock import Clock
+    from perdure.recovery.market.unavailable import FaultKind
+    from perdure.recovery.market.view import Market, Offer
+    from perdure.recovery.reasons import Reason
 
 NAME = "gcp"
 
@@ -162,8 +165,8 @@ def main() -> None:
         build=lambda context: SimulatedCloud(connection, float(launch_s), context.clock),
         is_remote=False,
     )
-    with patch.object(registry, "descriptors", return_value={**real, NAME: simulated}):
-        serve(Path(home))
+    registry.descriptors = lambda: {**real, NAME: simulated}
+    serve(Path(home))
 
 
 if __name__ == "__main__":
