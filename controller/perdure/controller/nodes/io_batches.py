@@ -77,4 +77,6 @@ class Batched:
 
     def _mark_connected_all(self, calls: Sequence[_Call]) -> list[tuple[WelcomeState, int]]:
         states = self._presence.mark_connected_all(calls)
-        return list(zip(states, self._logs.sizes([place for place, _ in calls]), strict=True))
+        sizes = self._logs.sizes([place for place, _ in calls])
+        self._logs.prepare([place for (place, _), size in zip(calls, sizes, strict=True) if not size])
+        return list(zip(states, sizes, strict=True))

@@ -89,6 +89,10 @@ class BoundedLogs:
             self._remember(place, size)
         return [END_OF_CUT_LOG if self._is_cut(size) else size for size in sizes]
 
+    def prepare(self, places: Sequence[tuple[AttemptKey, int]]) -> None:
+        if self._reserve is None or not self._reserve.is_low(0):
+            self._logs.prepare(places)
+
     def append(self, key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
         (result,) = self.append_all([(key, rank, offset, data)])
         if isinstance(result, Exception):

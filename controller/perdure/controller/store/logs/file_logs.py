@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import resource
 import shutil
 import threading
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.runtime.loop_guard import LoopGuard
 from perdure.controller.store.logs.protocol import Chunk, LogWrite
 
 _MAX_OPEN_NODES = 1024  # nodes whose files stay open
@@ -77,6 +79,8 @@ class FileLogStore:
         self._lock = threading.Lock()
         self._open: dict[tuple[AttemptKey, int], _Open] = {}
         self._indexed: dict[int, set[AttemptKey]] = {}  # by job: attempts whose index this process has completed
+        self._unprepared: queue.SimpleQueue[tuple[AttemptKey, int]] = queue.SimpleQueue()
+        self._preparing: threading.Thread | None = None
         self._max_open_nodes = min(_MAX_OPEN_NODES, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 16)
 
     def folder(self, key: AttemptKey) -> Path:
@@ -90,6 +94,24 @@ class FileLogStore:
 
     def sizes(self, places: Sequence[tuple[AttemptKey, int]]) -> list[int]:
         return [self.size(*place) for place in places]
+
+    def prepare(self, places: Sequence[tuple[AttemptKey, int]]) -> None:
+        for place in places:
+            self._unprepared.put(place)
+        with self._lock:
+            if places and self._preparing is None:
+                self._preparing = threading.Thread(target=self._prepare_all, name="log-files", daemon=True)
+                self._preparing.start()
+
+    def _prepare_all(self) -> None:
+        guard = LoopGuard("log-files")
+        while True:
+            key, rank = self._unprepared.get()
+            with guard, contextlib.suppress(OSError):  # then the first write of the node raises it
+                folder = self.folder(key)
+                _make_new(folder)
+                for name in (f"{rank}.log", "index"):
+                    os.close(os.open(folder / name, os.O_CREAT | os.O_WRONLY, 0o666))
 
     def append_all(self, writes: Sequence[LogWrite]) -> list[int | Exception]:
         results: list[int | Exception] = []
@@ -125,9 +147,10 @@ class FileLogStore:
         """Open the node's files; None if there is nothing to write."""
         if not is_needed:
             return None
-        self._complete_index(key)
         folder = self.folder(key)
-        folder.mkdir(parents=True, exist_ok=True)
+        if _make_new(folder):
+            self._indexed.setdefault(key[0], set()).add(key)
+        self._complete_index(key)
         raw = (folder / f"{rank}.log").open("ab", buffering=0)
         return _Open(raw, (folder / "index").open("ab", buffering=0), raw.seek(0, os.SEEK_END))
 
@@ -177,6 +200,15 @@ class FileLogStore:
         with (self.folder(key) / f"{chunk.rank}.log").open("rb") as raw:
             raw.seek(chunk.offset)
             return raw.read(chunk.length)
+
+
+def _make_new(folder: Path) -> bool:
+    """Create a folder and those above it. False if there is one already. Raises OSError."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _write(file: FileIO, data: bytes) -> None:

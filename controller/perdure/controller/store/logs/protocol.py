@@ -45,6 +45,10 @@ class LogStore(Protocol):
         """Bytes stored of a node's log: the offset from which the node should continue."""
         ...
 
+    def prepare(self, places: Sequence[tuple[AttemptKey, int]]) -> None:
+        """Make ready for the first lines of these nodes, soon and without waiting: so that they are stored sooner."""
+        ...
+
     def append(self, key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
         """Store `data`, which begins at `offset` of the node's log. Returns how many bytes of the log are stored now.
 

@@ -152,6 +152,9 @@ class SqlLogStore:
             stored = {((r.job_id, r.task_index, r.generation), r.rank): r.size or 0 for r in rows}
             return [stored[place] if place in stored else _size(conn, *place) for place in places]
 
+    def prepare(self, places: Sequence[tuple[AttemptKey, int]]) -> None:
+        """Nothing: the first row of a log costs no more than the others."""
+
     def append(self, key: AttemptKey, rank: int, offset: int, data: bytes) -> int:
         return self._append([(key, rank, offset, data)])[0]
 

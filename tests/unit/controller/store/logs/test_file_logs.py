@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
+from support.helpers.timing import wait_until
 
 KEY = (1, 0, 1)
 
@@ -108,3 +109,26 @@ def test_remove__lets_an_id_be_used_by_another_log(tmp_path: Path) -> None:
     assert logs.remove(KEY[0])
     crashed(tmp_path)
     assert shown(logs) == b"first\nsecond\n"
+
+
+def test_prepare__makes_the_files_before_the_first_line(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "2").write_text("in the way of the next one")
+    logs.prepare([((2, 0, 1), 0), (KEY, 0), (KEY, 1)])
+    files = [logs.folder(KEY) / name for name in ("0.log", "1.log", "index")]
+    wait_until(lambda: all(file.exists() for file in files), "the files of both nodes")
+    assert [file.stat().st_size for file in files] == [0, 0, 0]
+    assert logs.append(KEY, 1, 0, b"first\n") == 6
+    assert shown(logs) == b"first\n"
+    with pytest.raises(OSError, match="2"):
+        logs.append((2, 0, 1), 0, 0, b"first\n")
+
+
+def test_prepare__changes_nothing_that_a_crash_left(tmp_path: Path) -> None:
+    index = crashed(tmp_path)
+    restarted = FileLogStore(tmp_path)
+    restarted.prepare([(KEY, 0), (KEY, 1)])
+    wait_until((restarted.folder(KEY) / "1.log").exists, "the file of the second node")
+    assert shown(restarted) == b"first\nsecond\n"
+    assert index.read_bytes() == b"0 6\n0 7\n"
