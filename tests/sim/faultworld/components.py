@@ -39,7 +39,7 @@ from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.blobs import DirectoryBlobs
-from perdure.controller.store.logs.file_logs import FileLogStore, repair_live
+from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
@@ -148,10 +148,6 @@ class Components:
             time_scale=REAL_TIME, prober=None, counts=TaskCounter(),
             cluster_service=cluster_service,
         )  # fmt: skip
-
-    def repair(self) -> None:
-        if isinstance(self.logs, FileLogStore):
-            repair_live(self.logs, self._process.database)
 
     def _refresh_slots(self, host: AttemptKey) -> None:
         self.sessions.refresh_slots(host)

@@ -73,7 +73,6 @@ class Process:
         """Start as `Daemon` does: claim and adopt jobs, and only then serve."""
         try:
             components = self.components = Components(self, self._home, alone=self.alone)
-            components.repair()
             components.ownership.start()
         except (DBAPIError, TimeoutError):
             self.world.end_process(self, "the database was down at its start")
