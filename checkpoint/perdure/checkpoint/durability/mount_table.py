@@ -81,11 +81,11 @@ def find_server(entry: MountEntry) -> RcloneServer | None:
     several processes may be it."""
     if entry.kind != _RCLONE:
         return None
-    found = _servers.get(entry)
-    if found is None or time.monotonic() - found.at_s > _SERVER_CACHE_S or not found.is_current():
-        found = _find_servers(entry.path)
-        _servers[entry] = found
-    return found.servers[0] if len(found.servers) == 1 else None
+    search = _servers.get(entry)
+    if search is None or time.monotonic() - search.at_s > _SERVER_CACHE_S or not search.is_current():
+        search = _find_servers(entry.path)
+        _servers[entry] = search
+    return search.servers[0] if len(search.servers) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ _servers: dict[MountEntry, _Search] = {}
 
 
 def _find_servers(mountpoint: str) -> _Search:
-    found: dict[_Process, RcloneServer] = {}
+    servers: dict[_Process, RcloneServer] = {}
     for pid in _processes():
         started, server = _started(pid), _parse_server(pid, mountpoint)
         if server is not None:
-            found[_Process(pid, started)] = server
-    return _Search(time.monotonic(), tuple(found), tuple(dict.fromkeys(found.values())))
+            servers[_Process(pid, started)] = server
+    return _Search(time.monotonic(), tuple(servers), tuple(dict.fromkeys(servers.values())))
 
 
 def _started(pid: str) -> bytes:

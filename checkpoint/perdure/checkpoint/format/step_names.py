@@ -26,7 +26,7 @@ def templates(path: str, step: int) -> set[str]:
     """The patterns that the path, or a folder of it, may have been made by: `{step}` in place of some of the step's
     occurrences. The names of one file at two steps have a pattern in common; `tokenizer_v1.json`, which was written
     once, has none in common with any file of another step."""
-    found: set[str] = set()
+    texts: set[str] = set()
     for end in [match.start() for match in re.finditer("/|$", path)]:
         part = path[:end]
         places = [match.span() for match in _number(step).finditer(part)][-_MAX_OCCURRENCES:]
@@ -37,8 +37,8 @@ def templates(path: str, step: int) -> set[str]:
             for index in reversed(range(len(places))):
                 if chosen >> index & 1:
                     text = text[: places[index][0]] + "{step}" + text[places[index][1] :]
-            found.add(text)
-    return found
+            texts.add(text)
+    return texts
 
 
 def is_dispensable(path: str, step: int, others: Collection[str]) -> bool:

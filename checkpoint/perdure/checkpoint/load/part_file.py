@@ -71,8 +71,8 @@ class PartFile:
             numbers = _numbers(reader, [(0, self._record.size)] if spans is None else spans)
             self._run(lambda path: self._scan(path, reader, numbers, lambda *_: None, is_kept))
         elif self._verify == sampling.SAMPLED:
-            found = self._run(lambda path: sampling.hash_sample(path, self._record.algorithm, self._record.size))
-            if found != self._record.sample:
+            sample = self._run(lambda path: sampling.hash_sample(path, self._record.algorithm, self._record.size))
+            if sample != self._record.sample:
                 raise DamagedFile(f"{self._record.path} differs from what was saved ({self._record.algorithm})")
         else:
             self._data = self._run(lambda path: read_verified(path, self._record, self._verify))
@@ -161,7 +161,7 @@ def _free_memory() -> int:
     """Bytes that this machine could use for its page cache; 0 if it does not tell."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            found = next(line for line in file if line.startswith("MemAvailable:"))
-            return int(found.split()[1]) * 1024
+            line = next(line for line in file if line.startswith("MemAvailable:"))
+            return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError, StopIteration):
         return 0

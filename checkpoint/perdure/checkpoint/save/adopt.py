@@ -21,12 +21,12 @@ def adopt(directory: SaveDirectory, prefix: str) -> list[int]:
     """
     committed = {entry.step for entry in directory.entries() if entry.prefix == prefix}
     series = Series(directory.root, prefix, None, {"adopted": True})
-    found = {step: paths for step, paths in _steps(directory.root, prefix) if step not in committed}
-    for step in sorted(found):
-        records = [_record(directory.root, path) for path in sorted(found[step])]
+    adoptable = {step: paths for step, paths in _steps(directory.root, prefix) if step not in committed}
+    for step in sorted(adoptable):
+        records = [_record(directory.root, path) for path in sorted(adoptable[step])]
         directory.commit(build_manifest(series, step, records))
     directory.delete_started(prefix)
-    return sorted(found)
+    return sorted(adoptable)
 
 
 def _steps(root: str, prefix: str) -> Iterator[tuple[int, list[str]]]:

@@ -206,10 +206,10 @@ def _saved_array(number: int, kind: str, described: Any, offset: int, size: int)
 
 def _elsewhere(number: int, kind: str, place: Any, files: Any) -> SavedArray:
     file, element, shape, begin = place
-    found = SavedArray(number, str(kind), element, tuple(shape), begin, str(files[file]))
-    if begin < 0 or min(found.shape, default=0) < 0 or not found.file or not found.nbytes:
+    array = SavedArray(number, str(kind), element, tuple(shape), begin, str(files[file]))
+    if begin < 0 or min(array.shape, default=0) < 0 or not array.file or not array.nbytes:
         raise InvalidStateFile(f"it has an array of the shape {shape} at {begin} of another file")
-    return found
+    return array
 
 
 _INVALID = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)

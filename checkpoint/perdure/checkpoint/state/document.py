@@ -84,7 +84,7 @@ def rebuild(document: Any, arrays: Sequence[Any]) -> Any:
     return reader(content, lambda one: rebuild(one, arrays))
 
 
-def select(document: Any, places: Sequence[tuple[Any, ...]], found: str = "state") -> Any:
+def select(document: Any, places: Sequence[tuple[Any, ...]], where: str = "state") -> Any:
     """The document of a dict that has only `places`, each a sequence of keys from the outermost dict inwards.
 
     Raises CheckpointError if there is no such place, and DocumentError.
@@ -93,15 +93,15 @@ def select(document: Any, places: Sequence[tuple[Any, ...]], found: str = "state
         return document
     kind, content = next(iter(document.items())) if isinstance(document, dict) else ("", [])
     if kind not in ("dict", "ordered", "module"):
-        raise CheckpointError(f"{found} is no dict, of which {places[0][0]!r} could be loaded alone")
+        raise CheckpointError(f"{where} is no dict, of which {places[0][0]!r} could be loaded alone")
     pairs = {rebuild(key, ()): (key, value) for key, value in (content[0] if kind == "module" else content)}
     inner: dict[Any, list[tuple[Any, ...]]] = {}
     for key, *rest in places:
         if key not in pairs:
-            raise CheckpointError(f"{found} has no {key!r}; it has {', '.join(map(repr, pairs)) or 'nothing'}")
+            raise CheckpointError(f"{where} has no {key!r}; it has {', '.join(map(repr, pairs)) or 'nothing'}")
         inner.setdefault(key, []).append(tuple(rest))
     chosen = [
-        [written, select(value, inner[key], f"{found}[{key!r}]")]
+        [written, select(value, inner[key], f"{where}[{key!r}]")]
         for key, (written, value) in pairs.items()
         if key in inner
     ]
@@ -159,10 +159,10 @@ def _namedtuple(content: Any, rebuilt: Rebuild) -> Any:
 
 
 def _find_class(module: str, path: str) -> Any:
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def _is_namedtuple(kind: Any) -> bool:

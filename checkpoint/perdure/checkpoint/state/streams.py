@@ -110,21 +110,21 @@ class _BlockWriter:
         if self.is_direct:
             return partial(self._write, block, offset)
         content, buffer = self._join(block)
-        found = block_digests.hash_block(self.algorithm, content)
-        return partial(self._transfer, content, buffer, offset, found)
+        digest = block_digests.hash_block(self.algorithm, content)
+        return partial(self._transfer, content, buffer, offset, digest)
 
     def _write(self, block: list[memoryview], offset: int) -> str:
         content, buffer = self._join(block)
-        found = block_digests.hash_block(self.algorithm, content)
-        return self._transfer(content, buffer, offset, found)
+        digest = block_digests.hash_block(self.algorithm, content)
+        return self._transfer(content, buffer, offset, digest)
 
-    def _transfer(self, content: memoryview, buffer: memoryview | None, offset: int, found: str) -> str:
+    def _transfer(self, content: memoryview, buffer: memoryview | None, offset: int, digest: str) -> str:
         if self.is_direct and buffer is not None:
             content = buffer[: -(-len(content) // direct_io.ALIGNMENT) * direct_io.ALIGNMENT]
         direct_io.write_at(self._descriptor, content, offset)
         if buffer is not None:
             self._buffers.give_back(buffer)
-        return found
+        return digest
 
     def _join(self, block: list[memoryview]) -> tuple[memoryview, memoryview | None]:
         """The content of a block in one view, and the buffer that it was copied to. One aligned piece is not copied,

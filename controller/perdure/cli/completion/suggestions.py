@@ -72,10 +72,10 @@ def services(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
     client = _client()
     try:
-        found = serve.status(client=client) if client else []
+        services = serve.status(client=client) if client else []
     except ClientError:
         return []
-    return [CompletionItem(one["name"], help=one["status"]) for one in found if one["name"].startswith(incomplete)]
+    return [CompletionItem(one["name"], help=one["status"]) for one in services if one["name"].startswith(incomplete)]
 
 
 def statuses(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -114,10 +114,10 @@ def list_schedules(output: str) -> None:
     from perdure.cli.client import connect
     from perdure.sdk import schedules
 
-    found = schedules.list_all(client=connect())
+    listed = schedules.list_all(client=connect())
     if output == "json":
-        return print_json(found)
-    if not found:
+        return print_json(listed)
+    if not listed:
         return click.echo("No schedules.")
     rows = [
         [
@@ -129,7 +129,7 @@ def list_schedules(output: str) -> None:
             str(one["last_job_id"] or "-"),
             one["last_result"] or ("launched" if one["last_job_id"] else "-"),
         ]
-        for one in found
+        for one in listed
     ]
     for line in table.render(COLUMNS, rows, width=table.screen_width()):
         click.echo(line)

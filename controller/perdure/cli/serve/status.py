@@ -67,8 +67,8 @@ def status(names: tuple[str, ...], verbose: bool, everything: bool, endpoint: bo
     if endpoint or token:
         if len(names) != 1:
             raise Failure(f"{'--endpoint' if endpoint else '--token'} takes exactly one service", EXIT_WRONG_INPUT)
-        found = serve.token(names[0], client=client)
-        return click.echo(found["endpoint"] if endpoint else found["token"])
+        access = serve.token(names[0], client=client)
+        return click.echo(access["endpoint"] if endpoint else access["token"])
     services = serve.status(names or None, client=client)
     for name in names:
         if not (set(name) & set("*?[")) and name not in {service["name"] for service in services}:

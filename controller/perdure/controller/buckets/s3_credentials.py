@@ -60,10 +60,10 @@ class S3NodeCredentials:
         """Keys for the bucket below the prefix, valid for at least half of what AWS gives. Raises StorageError."""
         key = (bucket, access.prefix, access.writes)
         with self._lock:
-            found = self._keys.get(key)
-            if found is None or found.expires_at - self._now() < self._lifetime_s / 2:
-                found = self._keys[key] = self._request(policy(bucket, access.prefix, writes=access.writes))
-            return found
+            keys = self._keys.get(key)
+            if keys is None or keys.expires_at - self._now() < self._lifetime_s / 2:
+                keys = self._keys[key] = self._request(policy(bucket, access.prefix, writes=access.writes))
+            return keys
 
     def _request(self, policy: dict[str, Any]) -> NodeKeys:
         from botocore.exceptions import ClientError

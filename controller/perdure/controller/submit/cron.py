@@ -72,8 +72,8 @@ class Cron:
 def _later(trigger: CronTrigger, now: datetime) -> datetime | None:
     # The sum of a local time and a duration would ignore that the clocks are set in between.
     soon = datetime.fromtimestamp(int(now.timestamp()) + 1, now.tzinfo)
-    found: datetime | None = trigger.get_next_fire_time(None, soon)
-    return found
+    fire_at: datetime | None = trigger.get_next_fire_time(None, soon)
+    return fire_at
 
 
 def _weekdays(field: str) -> str:

@@ -297,8 +297,8 @@ def service_port(config: Mapping[str, Any]) -> int:
             raise InvalidValue(f"found {given}, which is not among resources.ports", "add it there")
         return int(given)
     if len(listed) != 1 or not next(iter(listed)).isdigit():
-        found = f"resources.ports has {', '.join(sorted(listed))}" if listed else "no port is given"
-        raise InvalidValue(found, "give the port of the program: `ports` of resources, or of service")
+        problem = f"resources.ports has {', '.join(sorted(listed))}" if listed else "no port is given"
+        raise InvalidValue(problem, "give the port of the program: `ports` of resources, or of service")
     return int(next(iter(listed)))
 
 

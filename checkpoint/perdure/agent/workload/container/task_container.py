@@ -184,13 +184,13 @@ class TaskContainer:
 
 def _propagation(path: str, table: str = "/proc/self/mountinfo") -> str:
     """Passes on what is mounted below `path` later, where this machine can: Docker refuses it for a private mount."""
-    found, is_shared = "", False
+    mount, is_shared = "", False
     with open(table, encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             fields = line.split(" ")
             point = fields[4].encode("latin-1", "surrogateescape").decode("unicode_escape")
-            if len(point) >= len(found) and f"{path}/".startswith(f"{point.rstrip('/')}/"):
-                found, is_shared = point, any(word.startswith(("shared:", "master:")) for word in fields[6:9])
+            if len(point) >= len(mount) and f"{path}/".startswith(f"{point.rstrip('/')}/"):
+                mount, is_shared = point, any(word.startswith(("shared:", "master:")) for word in fields[6:9])
     return ":rslave" if is_shared else ""
 
 

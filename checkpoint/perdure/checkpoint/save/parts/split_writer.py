@@ -144,8 +144,8 @@ def _digests(state: PartState, numbers: Sequence[int]) -> dict[str, str]:
         return block_digests.hash_block(digest.XXH3_128, state.flat.arrays[number].view() if view is None else view)
 
     with WorkerThreads(_THREADS, "perdure-digest") as workers:
-        found = list(workers.map(find, numbers, ahead=2 * _THREADS))
-    return {state.flat.names[number]: one for number, one in zip(numbers, found)}
+        placed = list(workers.map(find, numbers, ahead=2 * _THREADS))
+    return {state.flat.names[number]: one for number, one in zip(numbers, placed)}
 
 
 def _encode(file: SharedFile | None) -> Any:

@@ -150,5 +150,5 @@ def declaration(dependant: Any) -> str | None:
     own = getattr(dependant.call, "declares", None)
     if own is not None:
         return str(own)
-    found = (declaration(dependency) for dependency in dependant.dependencies)
-    return next((who for who in found if who is not None), None)
+    declared = (declaration(dependency) for dependency in dependant.dependencies)
+    return next((who for who in declared if who is not None), None)

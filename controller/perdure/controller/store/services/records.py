@@ -223,10 +223,10 @@ def replicas(conn: Connection, service_ids: Sequence[int], *, ended: bool = Fals
     rows = list(conn.execute(query, {"service_ids": list(service_ids)}))
     of_jobs = {"job_ids": [row.job_id for row in rows if row.job_id is not None]}
     attempts = {row.job_id: row for row in conn.execute(_ATTEMPTS, of_jobs)} if of_jobs["job_ids"] else {}
-    found: dict[int, list[StoredReplica]] = {}
+    by_service: dict[int, list[StoredReplica]] = {}
     for row in rows:
-        found.setdefault(row.service_id, []).append(StoredReplica(row, attempts.get(row.job_id)))
-    return found
+        by_service.setdefault(row.service_id, []).append(StoredReplica(row, attempts.get(row.job_id)))
+    return by_service
 
 
 def forget_ended(conn: Connection, service_id: int, kept: int) -> None:

@@ -179,8 +179,8 @@ class ServiceRequests:
         """End one replica. Another one takes its place if the service needs it."""
         service = self.get(name, of)
         with self.database.begin() as conn:
-            found = {one.row.number: one.row for one in records.replicas(conn, [service.id], ended=True)[service.id]}
-            row = found.get(number)
+            rows = {one.row.number: one.row for one in records.replicas(conn, [service.id], ended=True)[service.id]}
+            row = rows.get(number)
             fix = f"see `perdure serve status {name}`"
             if row is None:
                 raise RequestRejected(f"{name} has no replica {number}", where="number", fix=fix, status=404)

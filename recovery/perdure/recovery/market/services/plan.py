@@ -130,10 +130,10 @@ def _with_new_failures(view: ServiceView, given_up: Collection[int], now: float)
 
 def _failed(view: ServiceView, now: float) -> list[Retirement]:
     """The replicas to be given up; not those that get another version in place of the one that has failed there."""
-    found = [(one, failure_of(one, view.spec, now)) for one in view.replicas]
+    failures = [(one, failure_of(one, view.spec, now)) for one in view.replicas]
     return [
         Retirement(one.number, *failure)
-        for one, failure in found
+        for one, failure in failures
         if failure is not None and not (one.version != view.version and _may_reuse(view, one))
     ]
 

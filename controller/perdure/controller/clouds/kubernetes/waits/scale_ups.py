@@ -57,15 +57,15 @@ class ScaleUps:
         if known is not None and known.sign and known.sign.holds_at(now) and now - known.read_at < RECHECK_S:
             return known.sign
         try:
-            found = _last_sign(self._list_events(uid))
+            sign = _last_sign(self._list_events(uid))
         except ApiError:
             return known.sign if known else None
-        if found is None:
+        if sign is None:
             new = _Known(now, "", None)
-        elif known is not None and known.event == found[0]:
+        elif known is not None and known.event == sign[0]:
             new = _Known(now, known.event, known.sign)
         else:
-            new = _Known(now, found[0], ScaleUp(now, found[1]))
+            new = _Known(now, sign[0], ScaleUp(now, sign[1]))
         with self._lock:
             if len(self._known) >= _MAX_REMEMBERED:
                 del self._known[next(iter(self._known))]
