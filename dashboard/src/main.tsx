@@ -14,6 +14,8 @@ import { MarketPage } from "./pages/market";
 import { NodesPage } from "./pages/nodes";
 import { SavingsPage } from "./pages/savings";
 import { ServicePage, ServicesPage } from "./pages/services";
+import { SchedulesPage } from "./pages/schedules";
+import { SweepPage } from "./pages/sweep";
 import { UsersPage } from "./pages/users";
 import { Empty } from "./parts/basics";
 import { Shell, SignInPage } from "./parts/shell";
@@ -28,6 +30,7 @@ const PAGES = {
   "/controllers": ["Controllers", ControllersPage],
   "/clusters": ["Clusters", ClustersPage],
   "/services": ["Services", ServicesPage],
+  "/schedules": ["Schedules", SchedulesPage],
   "/users": ["Users", UsersPage],
 } as const;
 
@@ -37,9 +40,10 @@ function App() {
   const { path } = address.value;
   const job = /^\/jobs\/(\d+)$/.exec(path);
   const cluster = /^\/clusters\/([^/]+)$/.exec(path)?.[1];
+  const sweep = /^\/sweeps\/(\d+)$/.exec(path)?.[1];
   const service = /^\/services\/([^/]+)$/.exec(path)?.[1];
   const page = PAGES[path as keyof typeof PAGES];
-  const named = cluster ?? service;
+  const named = cluster ?? service ?? (sweep && `Sweep ${sweep}`);
   useEffect(() => {
     if (page) document.title = `${page[0]} · Perdure`;
     else if (named) document.title = `${decodeURIComponent(named)} · Perdure`;
@@ -54,6 +58,8 @@ function App() {
         <ClusterPage key={path} name={decodeURIComponent(cluster)} />
       ) : service ? (
         <ServicePage key={path} name={decodeURIComponent(service)} />
+      ) : sweep ? (
+        <SweepPage key={path} id={Number(sweep)} />
       ) : Page ? (
         <Page />
       ) : (

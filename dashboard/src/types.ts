@@ -31,6 +31,7 @@ export interface Job {
   on_demand_cost_usd: number;
   exit_code: number | null;
   cleanup: string | null;
+  sweep_id: number | null;
 }
 
 export interface JobPage {
@@ -339,4 +340,43 @@ export interface ServiceEvent {
   version: number | null;
   replica: number | null;
   message: string;
+}
+
+/** One node over time: a value for each of `at` (epoch seconds), null where there is none. */
+export interface NodeMetrics {
+  task_index: number;
+  generation: number;
+  rank: number;
+  resolution_s: number;
+  at: number[];
+  values: Record<string, (number | null)[] | undefined>;
+  reported: Record<string, (number | null)[] | undefined>;
+}
+
+export interface MetricsOverTime {
+  now: string;
+  series: NodeMetrics[];
+  omitted: number;
+}
+
+export interface Schedule {
+  name: string;
+  user: string;
+  cron: string;
+  time_zone: string;
+  paused: boolean;
+  next_at: string | null;
+  last_due_at: string | null;
+  last_job_id: number | null;
+  last_result: string | null;
+}
+
+export interface Sweep {
+  sweep_id: number;
+  name: string;
+  user: string;
+  size: number;
+  counts: Record<string, number>;
+  cost_usd: number;
+  jobs: { rank: number; job_id: number; status: string; values: Record<string, string>; message: string }[];
 }

@@ -61,7 +61,7 @@ def test_hanging_job__is_told_restarted_and_finishes(controller: Controller, tmp
     run = HANGS_ONCE.replace("$CHECKPOINTS", "/checkpoint/run")
     job = launch(controller, tmp_path, run, recovery)
     controller.until(lambda: "task.stuck" in kinds(controller, job), "the mark")
-    assert "no step was saved after step 1" in controller.perdure("jobs", "show", job).stdout
+    assert "no step was reported after step 1" in controller.perdure("jobs", "show", job).stdout
     controller.until(lambda: controller.job(job)["status"] == "SUCCEEDED", "the end of the second run")
     (restarted,) = [entry for entry in controller.job(job)["timeline"] if entry["kind"] == "attempt.failed"]
     assert restarted["reason"] == "STUCK"

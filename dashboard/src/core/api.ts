@@ -50,7 +50,12 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return value;
 }
 
-export async function send<T>(method: "POST" | "PATCH" | "DELETE", path: string, body: unknown = {}): Promise<T> {
+/** The key of a request that may be repeated: the same one for the same thing. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export async function send<T>(method: "POST" | "PUT" | "PATCH" | "DELETE", path: string, body: unknown = {}): Promise<T> {
   const init = { method, body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
   return (await (await open(path, init)).json()) as T;
 }

@@ -13,6 +13,8 @@ const LOCK = "perdure.events";
 const SILENCE_MS = 25_000; // the server sends something every 10 s
 const RETRY_MS = [250, 1000, 2000, 2000, 5000];
 const POLL_MS = 15_000;
+/** How long a new page waits for the stream: what it reads once that has begun need not be read again. */
+const FIRST_READ_MS = 250;
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("perdure") : null;
 const listeners = new Set<(hint: Hint) => void>();
 
@@ -33,10 +35,9 @@ function broadcast(message: Message): void {
 
 function onEvent(name: string, data: string): void {
   if (name === "hello") {
-    setLive(true);
-    deliver(null);
+    isLive.value = true;
+    deliver(null); // what has changed since the last reading, in this tab and in the others
     broadcast({ live: true });
-    broadcast({ hint: null });
     return;
   }
   const { ids } = JSON.parse(data) as { ids?: number[] };
@@ -122,10 +123,11 @@ export function useLive<T>(path: string | null, concerns: (ids: number[]) => boo
   const reload = useRef<() => void>(() => undefined);
   useEffect(() => {
     if (path === null) return;
-    let [stopped, running, dirty, readAt, timer] = [false, false, false, 0, 0];
+    let [stopped, running, dirty, readAt, timer, first] = [false, false, false, 0, 0, 0];
     const abort = new AbortController();
     const read = async () => {
       if (stopped) return;
+      clearTimeout(first);
       if (running || document.hidden) {
         dirty = true;
         return;
@@ -155,10 +157,12 @@ export function useLive<T>(path: string | null, concerns: (ids: number[]) => boo
     listeners.add(onHint);
     document.addEventListener("visibilitychange", onVisible);
     const ticker = everyMs ? setInterval(() => void read(), everyMs) : undefined;
-    void read();
+    if (isLive.value || signedIn.value) void read();
+    else first = window.setTimeout(() => void read(), FIRST_READ_MS);
     return () => {
       stopped = true;
       abort.abort();
+      clearTimeout(first);
       clearTimeout(timer);
       clearInterval(ticker);
       listeners.delete(onHint);

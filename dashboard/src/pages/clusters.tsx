@@ -5,34 +5,9 @@ import { duration, plural } from "../core/format";
 import { mayChange } from "../core/me";
 import { useLive } from "../core/live";
 import { go } from "../core/router";
-import { Ago, Confirm, Empty, ErrorBox } from "../parts/basics";
+import { Ago, Confirm, Empty, Status } from "../parts/basics";
+import { Fact, ListPage, Table, ThingPage } from "../parts/things";
 import type { Cluster, ClusterJob, ClusterList, ClusterQueue } from "../types";
-
-const STATUSES: Record<string, [string, string]> = {
-  UP: ["●", "good"],
-  INIT: ["◔", "busy"],
-  STOPPED: ["○", "wait"],
-  AUTOSTOPPING: ["◌", "wait"],
-  DOWN: ["⊘", "wait"],
-  PREEMPTED: ["✕", "bad"],
-  PENDING: ["○", "wait"],
-  SETTING_UP: ["◔", "busy"],
-  RUNNING: ["●", "good"],
-  SUCCEEDED: ["✓", "done"],
-  CANCELLED: ["⊘", "wait"],
-};
-
-function State({ status }: { status: string }) {
-  const [sign, tone] = STATUSES[status] ?? ["✕", "bad"];
-  return (
-    <span class={`status ${tone}`}>
-      <span class="sign" aria-hidden="true">
-        {sign}
-      </span>
-      {status.toLowerCase().replaceAll("_", " ")}
-    </span>
-  );
-}
 
 function autostop(cluster: Cluster): string {
   if (cluster.autostop_s === null) return "never";
@@ -41,57 +16,38 @@ function autostop(cluster: Cluster): string {
 
 export function ClustersPage() {
   const { data, error } = useLive<ClusterList>("/clusters", () => true, 1000, 15_000);
+  const empty = data && !data.clusters.length && (
+    <Empty title="No clusters">
+      <p>A cluster is a set of machines that stays, with a queue of jobs. Launch one from a terminal:</p>
+      <pre class="command">perdure launch -c dev task.yaml</pre>
+    </Empty>
+  );
   return (
-    <>
-      <div class="head">
-        <h1>Clusters</h1>
-      </div>
-      <ErrorBox error={error} />
-      {data && !data.clusters.length && (
-        <Empty title="No clusters">
-          <p>A cluster is a set of machines that stays, with a queue of jobs. Launch one from a terminal:</p>
-          <pre class="command">perdure launch -c dev task.yaml</pre>
-        </Empty>
+    <ListPage title="Clusters" error={error} empty={empty}>
+      {data && (
+        <Table label="Clusters" heads={["Cluster", "Status", "Where", "Machines", "Launched", "Autostop", "User"]}>
+          {data.clusters.map((cluster) => (
+            <tr key={cluster.cluster_id}>
+              <td>
+                <a class="name" href={`/clusters/${encodeURIComponent(cluster.name)}`}>
+                  {cluster.name}
+                </a>
+              </td>
+              <td>
+                <Status status={cluster.status} />
+              </td>
+              <td>{cluster.infra}</td>
+              <td>{cluster.resources}</td>
+              <td>
+                <Ago at={cluster.launched_at} suffix="" />
+              </td>
+              <td>{autostop(cluster)}</td>
+              <td>{cluster.user}</td>
+            </tr>
+          ))}
+        </Table>
       )}
-      {data && data.clusters.length > 0 && (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Clusters">
-          <table class="plain">
-            <thead>
-              <tr>
-                <th>Cluster</th>
-                <th>Status</th>
-                <th>Where</th>
-                <th>Machines</th>
-                <th>Launched</th>
-                <th>Autostop</th>
-                <th>User</th>
-              </tr>
-            </thead>
-            <tbody>
-              {data.clusters.map((cluster) => (
-                <tr key={cluster.cluster_id}>
-                  <td>
-                    <a class="name" href={`/clusters/${encodeURIComponent(cluster.name)}`}>
-                      {cluster.name}
-                    </a>
-                  </td>
-                  <td>
-                    <State status={cluster.status} />
-                  </td>
-                  <td>{cluster.infra}</td>
-                  <td>{cluster.resources}</td>
-                  <td>
-                    <Ago at={cluster.launched_at} suffix="" />
-                  </td>
-                  <td>{autostop(cluster)}</td>
-                  <td>{cluster.user}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
-    </>
+    </ListPage>
   );
 }
 
@@ -115,27 +71,25 @@ export function ClusterPage({ name }: { name: string }) {
     if (what === "down") go("/clusters");
     else reload();
   };
+  const actions =
+    cluster &&
+    mayChange(cluster.user) &&
+    offered.map((what) => (
+      <button key={what} type="button" class={what === "down" ? "danger" : ""} onClick={() => setAction(what)}>
+        {ACTIONS[what][0]} …
+      </button>
+    ));
   return (
-    <>
-      <div class="head">
-        <h1>{name}</h1>
-        {cluster && mayChange(cluster.user) && (
-          <div class="actions">
-            {offered.map((what) => (
-              <button key={what} type="button" class={what === "down" ? "danger" : ""} onClick={() => setAction(what)}>
-                {ACTIONS[what][0]} …
-              </button>
-            ))}
-          </div>
-        )}
-      </div>
-      <ErrorBox error={error} />
+    <ThingPage
+      name={name}
+      error={error}
+      actions={actions}
+      status={cluster ? cluster.status : null}
+      parts={cluster ? [cluster.infra, cluster.resources] : []}
+      message={cluster?.message}
+    >
       {cluster && (
         <>
-          <p>
-            <State status={cluster.status} /> <span class="part">{cluster.infra}</span> <span class="part">{cluster.resources}</span>
-          </p>
-          {cluster.message && <p class="message bad">{cluster.message}</p>}
           <dl class="facts">
             <Fact name="User">{cluster.user}</Fact>
             <Fact name="Nodes">{cluster.num_nodes}</Fact>
@@ -185,7 +139,7 @@ export function ClusterPage({ name }: { name: string }) {
           <p>{cancelled.name}</p>
         </Confirm>
       )}
-    </>
+    </ThingPage>
   );
 }
 
@@ -193,60 +147,33 @@ function Queue({ jobs, mayCancel, onCancel }: { jobs: ClusterJob[]; mayCancel: b
   return (
     <>
       <p class="muted">{plural(jobs.length, "job")}, the newest first</p>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Jobs of the cluster">
-        <table class="plain">
-          <thead>
-            <tr>
-              <th class="num">#</th>
-              <th>Job</th>
-              <th>Status</th>
-              <th>Submitted</th>
-              <th class="num">Ran</th>
-              <th>Needs</th>
-              <th>User</th>
-              <th>
-                <span class="hidden">Actions</span>
-              </th>
-            </tr>
-          </thead>
-          <tbody>
-            {jobs.map((job) => (
-              <tr key={job.number}>
-                <td class="num">{job.number}</td>
-                <td>
-                  <a href={`/jobs/${job.job_id}`}>{job.name}</a>
-                  {job.message && job.status !== "SUCCEEDED" && <div class="muted">{job.message}</div>}
-                </td>
-                <td>
-                  <State status={job.status} />
-                </td>
-                <td>
-                  <Ago at={job.submitted_at} suffix="" />
-                </td>
-                <td class="num">{job.duration_s ? duration(job.duration_s) : ""}</td>
-                <td>{job.resources}</td>
-                <td>{job.user}</td>
-                <td>
-                  {mayCancel && !job.has_ended && (
-                    <button type="button" class="link" aria-label={`Cancel job ${job.number}`} onClick={() => onCancel(job)}>
-                      Cancel
-                    </button>
-                  )}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table label="Jobs of the cluster" heads={["#", "Job", "Status", "Submitted", "#Ran", "Needs", "User", "(Actions)"]}>
+        {jobs.map((job) => (
+          <tr key={job.number}>
+            <td class="num">{job.number}</td>
+            <td>
+              <a href={`/jobs/${job.job_id}`}>{job.name}</a>
+              {job.message && job.status !== "SUCCEEDED" && <div class="muted">{job.message}</div>}
+            </td>
+            <td>
+              <Status status={job.status} />
+            </td>
+            <td>
+              <Ago at={job.submitted_at} suffix="" />
+            </td>
+            <td class="num">{job.duration_s ? duration(job.duration_s) : ""}</td>
+            <td>{job.resources}</td>
+            <td>{job.user}</td>
+            <td>
+              {mayCancel && !job.has_ended && (
+                <button type="button" class="link" aria-label={`Cancel job ${job.number}`} onClick={() => onCancel(job)}>
+                  Cancel
+                </button>
+              )}
+            </td>
+          </tr>
+        ))}
+      </Table>
     </>
-  );
-}
-
-function Fact({ name, children }: { name: string; children: preact.ComponentChildren }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }

@@ -8,17 +8,18 @@ import { may, mayChange } from "../core/me";
 import { address, go, withQuery } from "../core/router";
 import { type Bar, bars, losses } from "../job/attempts";
 import { Gantt } from "../job/gantt";
+import { Graphs } from "../job/graphs";
 import { Log } from "../job/log";
-import { Progress } from "../job/progress";
 import { Timeline } from "../job/timeline";
 import { Ago, Confirm, CopyButton, ErrorBox, Status, isTerminal, statusSign } from "../parts/basics";
+import { Fact, Table } from "../parts/things";
 import type { JobDetail, TaskSpec } from "../types";
 import { CancelDialog, foldTasks } from "./jobs";
 
 const TABS = [
   ["", "Log"],
   ["timeline", "Timeline"],
-  ["progress", "Progress"],
+  ["graphs", "Graphs"],
   ["yaml", "YAML"],
 ];
 
@@ -96,7 +97,7 @@ export function JobPage({ id }: { id: number }) {
         )}
       </section>
       <nav class="tabs" aria-label="Parts of the job">
-        {TABS.filter(([name]) => name === "" || name === "timeline" || !isHost(job)).map(([name, title]) => (
+        {TABS.filter(([name]) => name !== "yaml" || !isHost(job)).map(([name, title]) => (
           <a key={name} href={withQuery({ tab: name as string })} aria-current={tab === name ? "true" : undefined}>
             {title}
           </a>
@@ -105,7 +106,7 @@ export function JobPage({ id }: { id: number }) {
       {tab === "" && isHost(job) && <p class="muted">The machines of a cluster have no log of their own; each of its jobs has one.</p>}
       {tab === "" && !isHost(job) && <Log id={id} task={null} attempts={[...new Set(all.map((bar) => bar.attempt.generation))]} goTo={attempt} />}
       {tab === "timeline" && <Timeline job={job} />}
-      {tab === "progress" && <Progress job={job} all={all} />}
+      {tab === "graphs" && <Graphs job={job} all={all} />}
       {tab === "yaml" && <Yaml id={id} />}
       {dialog === "cancel" && <CancelDialog jobs={[row]} onClose={close} />}
       {dialog === "preempt" && <PreemptDialog id={id} nodes={job.num_nodes} onClose={close} />}
@@ -173,6 +174,16 @@ function Summary({ job, all }: { job: JobDetail; all: Bar[] }) {
           <span class="part">by {job.user || "unknown"}</span>
         </Fact>
         <Fact name="Machines">{job.cluster_resources || job.resources || "–"}</Fact>
+        {job.sweep_id !== null && (
+          <Fact name="Sweep">
+            <a href={`/sweeps/${job.sweep_id}`}>{job.sweep_id}</a>
+          </Fact>
+        )}
+        {job.status === "RUNNING" && (
+          <Fact name="Enter">
+            <code>perdure jobs ssh {job.job_id}</code>
+          </Fact>
+        )}
         {job.exit_code !== null && <Fact name="Exit code">{job.exit_code}</Fact>}
         {job.cleanup && <Fact name="Clean-up">{job.cleanup}</Fact>}
         <Fact name="Task id" wide>
@@ -180,15 +191,6 @@ function Summary({ job, all }: { job: JobDetail; all: Bar[] }) {
         </Fact>
       </dl>
     </>
-  );
-}
-
-function Fact({ name, wide = false, children }: { name: string; wide?: boolean; children: preact.ComponentChildren }) {
-  return (
-    <div class={wide ? "wide" : ""}>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }
 
@@ -222,34 +224,21 @@ function Tasks({ job }: { job: JobDetail }) {
   return (
     <section aria-labelledby="tasks">
       <h2 id="tasks">Tasks</h2>
-      <table class="plain">
-        <thead>
-          <tr>
-            <th class="num">#</th>
-            <th>Task</th>
-            <th>Status</th>
-            <th class="num">Ran</th>
-            <th class="num">Recov.</th>
-            <th class="num">Cost</th>
-            <th>Why</th>
+      <Table label="Tasks of the job" heads={["#", "Task", "Status", "#Ran", "#Recov.", "#Cost", "Why"]}>
+        {job.tasks.map((task) => (
+          <tr key={task.task_index}>
+            <td class="num">{task.task_index}</td>
+            <td>{task.task_name}</td>
+            <td>
+              <Status status={task.status} />
+            </td>
+            <td class="num">{task.job_duration_s ? duration(task.job_duration_s) : ""}</td>
+            <td class="num">{task.recovery_count || ""}</td>
+            <td class="num">{task.cost_usd ? money(task.cost_usd) : ""}</td>
+            <td>{task.status === "SUCCEEDED" ? "" : task.message}</td>
           </tr>
-        </thead>
-        <tbody>
-          {job.tasks.map((task) => (
-            <tr key={task.task_index}>
-              <td class="num">{task.task_index}</td>
-              <td>{task.task_name}</td>
-              <td>
-                <Status status={task.status} />
-              </td>
-              <td class="num">{task.job_duration_s ? duration(task.job_duration_s) : ""}</td>
-              <td class="num">{task.recovery_count || ""}</td>
-              <td class="num">{task.cost_usd ? money(task.cost_usd) : ""}</td>
-              <td>{task.status === "SUCCEEDED" ? "" : task.message}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
+        ))}
+      </Table>
     </section>
   );
 }

@@ -305,6 +305,7 @@ function Pager({ rows }: { rows: Job[] }) {
 
 export function CancelDialog({ jobs, onClose }: { jobs: Job[]; onClose: () => void }) {
   const [graceful, setGraceful] = useState(true);
+  const [grace, setGrace] = useState<number | null>(null);
   const what = jobs.length === 1 ? `job ${jobs[0]?.job_id} (${jobs[0]?.name})` : plural(jobs.length, "job");
   return (
     <Confirm
@@ -312,10 +313,20 @@ export function CancelDialog({ jobs, onClose }: { jobs: Job[]; onClose: () => vo
       verb={`Cancel ${jobs.length === 1 ? "the job" : plural(jobs.length, "job")}`}
       danger
       onClose={onClose}
-      act={async () => void (await send("POST", "/jobs/cancel", { ids: jobs.map((job) => job.job_id), graceful }))}
+      act={async () => void (await send("POST", "/jobs/cancel", { ids: jobs.map((job) => job.job_id), graceful, grace_s: graceful ? grace : null }))}
     >
       <label class="check">
-        <input type="radio" name="how" checked={graceful} onChange={() => setGraceful(true)} /> Let it save its work first
+        <input type="radio" name="how" checked={graceful} onChange={() => setGraceful(true)} /> Let it save its work first, for at most
+        <input
+          type="number"
+          class="small"
+          min={0}
+          placeholder="60"
+          aria-label="Seconds to save"
+          disabled={!graceful}
+          onInput={(event) => setGrace(Number.isNaN(event.currentTarget.valueAsNumber) ? null : event.currentTarget.valueAsNumber)}
+        />
+        seconds
       </label>
       <label class="check">
         <input type="radio" name="how" checked={!graceful} onChange={() => setGraceful(false)} /> At once; unsaved work is lost

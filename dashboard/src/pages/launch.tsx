@@ -1,6 +1,6 @@
 // Launch a job from YAML: what it would buy, then submit.
 import { useEffect, useState } from "preact/hooks";
-import { get, send } from "../core/api";
+import { get, newKey, send } from "../core/api";
 import { count, money, percent, place } from "../core/format";
 import { address, go } from "../core/router";
 import { ErrorBox } from "../parts/basics";
@@ -33,7 +33,8 @@ export function LaunchPage() {
   const [error, setError] = useState<Error | null>(null);
   const [busy, setBusy] = useState(false);
   const [secrets, setSecrets] = useState<string[]>([]);
-  const [key] = useState(() => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
+  const [key] = useState(newKey);
+  const [cron, setCron] = useState("");
   useEffect(() => {
     if (!from) return;
     get<{ tasks: TaskSpec[] }>(`/jobs/${encodeURIComponent(from)}/spec`).then(({ tasks }) => {
@@ -59,6 +60,14 @@ export function LaunchPage() {
   const launch = () =>
     run(async ({ name, tasks }) => {
       localStorage.setItem(STORED_USER, user);
+      if (cron) {
+        const called = name ?? String(tasks[0]?.name ?? "");
+        if (!called) throw new Error("a job that is launched again and again needs a name: write `name:` into the task");
+        const time_zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+        await send("PUT", `/schedules/${encodeURIComponent(called)}`, { cron, time_zone, tasks, user });
+        go("/schedules");
+        return;
+      }
       const { job_id, job_ids } = await send<{ job_id: number; job_ids: number[] }>("POST", "/jobs", { name, tasks, user, key, num_jobs: number });
       go(job_ids.length > 1 ? "/jobs" : `/jobs/${job_id}`);
     });
@@ -90,14 +99,18 @@ export function LaunchPage() {
           </label>
           <label class="field">
             Identical jobs
-            <input type="number" class="small" min={1} max={10000} value={number} onInput={(event) => setNumber(event.currentTarget.valueAsNumber || 1)} />
+            <input type="number" class="small" min={1} max={10000} value={number} onInput={(event) => setNumber(event.currentTarget.valueAsNumber || 1)} disabled={cron !== ""} />
+          </label>
+          <label class="field" title="Five fields of cron, in your time zone: 0 3 * * * is every night at 3">
+            Schedule (cron)
+            <input class="small cron" value={cron} placeholder="0 3 * * *" spellcheck={false} onInput={(event) => setCron(event.currentTarget.value.trim())} />
           </label>
           <span class="grow" />
           <button type="button" disabled={busy} onClick={() => void check()}>
             Show what it would buy
           </button>
           <button type="submit" class="primary" disabled={busy}>
-            Launch
+            {cron ? "Save the schedule" : "Launch"}
           </button>
         </div>
       </form>

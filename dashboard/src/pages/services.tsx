@@ -5,94 +5,48 @@ import { count, duration, money } from "../core/format";
 import { useLive } from "../core/live";
 import { mayChange } from "../core/me";
 import { go } from "../core/router";
-import { Ago, Confirm, CopyButton, Empty, ErrorBox } from "../parts/basics";
+import { Ago, Confirm, CopyButton, Empty, ErrorBox, Status } from "../parts/basics";
+import { Fact, ListPage, Table, ThingPage } from "../parts/things";
 import type { Service, ServiceEvent, ServiceList, ServiceReplica } from "../types";
-
-const STATUSES: Record<string, [string, string]> = {
-  READY: ["●", "good"],
-  REPLICA_INIT: ["◔", "busy"],
-  NO_REPLICA: ["○", "wait"],
-  SHUTTING_DOWN: ["◌", "wait"],
-  DOWN: ["⊘", "wait"],
-  PENDING: ["○", "wait"],
-  PROVISIONING: ["◔", "busy"],
-  STARTING: ["◔", "busy"],
-  NOT_READY: ["↻", "busy"],
-  PREEMPTED: ["✕", "bad"],
-  TERMINATED: ["⊘", "wait"],
-};
-
-function State({ status }: { status: string }) {
-  const [sign, tone] = STATUSES[status] ?? ["✕", "bad"];
-  return (
-    <span class={`status ${tone}`}>
-      <span class="sign" aria-hidden="true">
-        {sign}
-      </span>
-      {status.toLowerCase().replaceAll("_", " ")}
-    </span>
-  );
-}
 
 const pathOf = (name: string) => `/services/${encodeURIComponent(name)}`;
 
 export function ServicesPage() {
   const { data, error } = useLive<ServiceList>("/services", () => true, 1000, 5_000);
+  const empty = data && !data.services.length && (
+    <Empty title="No services">
+      <p>A service keeps replicas of a program behind one endpoint. Start one from a terminal:</p>
+      <pre class="command">perdure serve up -n mymodel service.yaml</pre>
+    </Empty>
+  );
   return (
-    <>
-      <div class="head">
-        <h1>Services</h1>
-      </div>
-      <ErrorBox error={error} />
-      {data && !data.services.length && (
-        <Empty title="No services">
-          <p>A service keeps replicas of a program behind one endpoint. Start one from a terminal:</p>
-          <pre class="command">perdure serve up -n mymodel service.yaml</pre>
-        </Empty>
+    <ListPage title="Services" error={error} empty={empty}>
+      {data && (
+        <Table label="Services" heads={["Service", "Status", "#Replicas", "#Requests now", "#Last minute", "#Per hour", "#Version", "Endpoint", "User"]}>
+          {data.services.map((service) => (
+            <tr key={service.service_id}>
+              <td>
+                <a class="name" href={pathOf(service.name)}>
+                  {service.name}
+                </a>
+              </td>
+              <td>
+                <Status status={service.status} />
+              </td>
+              <td class="num">
+                {service.ready_replicas}/{service.target_replicas}
+              </td>
+              <td class="num">{count(service.requests)}</td>
+              <td class="num">{count(service.recent_requests)}</td>
+              <td class="num">{money(service.price_per_hour)}</td>
+              <td class="num">{service.version}</td>
+              <td>{service.endpoint}</td>
+              <td>{service.user}</td>
+            </tr>
+          ))}
+        </Table>
       )}
-      {data && data.services.length > 0 && (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Services">
-          <table class="plain">
-            <thead>
-              <tr>
-                <th>Service</th>
-                <th>Status</th>
-                <th class="num">Replicas</th>
-                <th class="num">Requests now</th>
-                <th class="num">Last minute</th>
-                <th class="num">Per hour</th>
-                <th class="num">Version</th>
-                <th>Endpoint</th>
-                <th>User</th>
-              </tr>
-            </thead>
-            <tbody>
-              {data.services.map((service) => (
-                <tr key={service.service_id}>
-                  <td>
-                    <a class="name" href={pathOf(service.name)}>
-                      {service.name}
-                    </a>
-                  </td>
-                  <td>
-                    <State status={service.status} />
-                  </td>
-                  <td class="num">
-                    {service.ready_replicas}/{service.target_replicas}
-                  </td>
-                  <td class="num">{count(service.requests)}</td>
-                  <td class="num">{count(service.recent_requests)}</td>
-                  <td class="num">{money(service.price_per_hour)}</td>
-                  <td class="num">{service.version}</td>
-                  <td>{service.endpoint}</td>
-                  <td>{service.user}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
-    </>
+    </ListPage>
   );
 }
 
@@ -104,27 +58,26 @@ export function ServicePage({ name }: { name: string }) {
   const [replaced, setReplaced] = useState<ServiceReplica | null>(null);
   const isMine = service !== null && mayChange(service.user);
   const isUp = service !== null && !["DOWN", "SHUTTING_DOWN"].includes(service.status);
-  return (
+  const actions = isMine && isUp && (
     <>
-      <div class="head">
-        <h1>{name}</h1>
-        {isMine && isUp && (
-          <div class="actions">
-            {service.has_token && <TokenButton path={path} />}
-            <button type="button" class="danger" onClick={() => setEnding(true)}>
-              Take down …
-            </button>
-          </div>
-        )}
-      </div>
-      <ErrorBox error={error} />
+      {service.has_token && <TokenButton path={path} />}
+      <button type="button" class="danger" onClick={() => setEnding(true)}>
+        Take down …
+      </button>
+    </>
+  );
+  return (
+    <ThingPage
+      name={name}
+      error={error}
+      actions={actions}
+      status={service && service.status}
+      parts={service ? [service.autoscaling_policy, service.requested_resources] : []}
+      message={service?.message}
+      isBad={service?.status !== "READY"}
+    >
       {service && (
         <>
-          <p>
-            <State status={service.status} /> <span class="part">{service.autoscaling_policy}</span>{" "}
-            <span class="part">{service.requested_resources}</span>
-          </p>
-          {service.message && <p class={`message ${service.status === "READY" ? "" : "bad"}`}>{service.message}</p>}
           <dl class="facts">
             {service.endpoint && <Fact name="Endpoint">{service.endpoint}</Fact>}
             <Fact name="Replicas">
@@ -177,7 +130,7 @@ export function ServicePage({ name }: { name: string }) {
           <p>It answers its last requests first. Another replica takes its place if the service needs it.</p>
         </Confirm>
       )}
-    </>
+    </ThingPage>
   );
 }
 
@@ -203,90 +156,49 @@ function TokenButton({ path }: { path: string }) {
 
 function Replicas({ replicas, mayEnd, onEnd }: { replicas: ServiceReplica[]; mayEnd: boolean; onEnd: (one: ServiceReplica) => void }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Replicas">
-      <table class="plain">
-        <thead>
-          <tr>
-            <th class="num">#</th>
-            <th>Status</th>
-            <th class="num">Version</th>
-            <th class="num">Requests</th>
-            <th>Where</th>
-            <th>Machine</th>
-            <th>Launched</th>
-            <th>Log</th>
-            <th>
-              <span class="hidden">Actions</span>
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {[...replicas].reverse().map((one) => (
-            <tr key={one.number}>
-              <td class="num">{one.number}</td>
-              <td>
-                <State status={one.status} />
-                {one.message && one.status !== "TERMINATED" && <div class="muted">{one.message}</div>}
-              </td>
-              <td class="num">{one.version}</td>
-              <td class="num">{count(one.requests)}</td>
-              <td>{one.infra}</td>
-              <td>{one.resources}</td>
-              <td>
-                <Ago at={one.launched_at} suffix="" />
-              </td>
-              <td>{one.job_id !== null && <a href={`/jobs/${one.job_id}`}>job {one.job_id}</a>}</td>
-              <td>
-                {mayEnd && !one.ended_at && one.status !== "SHUTTING_DOWN" && (
-                  <button type="button" class="link" aria-label={`End replica ${one.number}`} onClick={() => onEnd(one)}>
-                    End
-                  </button>
-                )}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label="Replicas" heads={["#", "Status", "#Version", "#Requests", "Where", "Machine", "Launched", "Log", "(Actions)"]}>
+      {[...replicas].reverse().map((one) => (
+        <tr key={one.number}>
+          <td class="num">{one.number}</td>
+          <td>
+            <Status status={one.status} />
+            {one.message && one.status !== "TERMINATED" && <div class="muted">{one.message}</div>}
+          </td>
+          <td class="num">{one.version}</td>
+          <td class="num">{count(one.requests)}</td>
+          <td>{one.infra}</td>
+          <td>{one.resources}</td>
+          <td>
+            <Ago at={one.launched_at} suffix="" />
+          </td>
+          <td>{one.job_id !== null && <a href={`/jobs/${one.job_id}`}>job {one.job_id}</a>}</td>
+          <td>
+            {mayEnd && !one.ended_at && one.status !== "SHUTTING_DOWN" && (
+              <button type="button" class="link" aria-label={`End replica ${one.number}`} onClick={() => onEnd(one)}>
+                End
+              </button>
+            )}
+          </td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 
 function Timeline({ entries }: { entries: ServiceEvent[] }) {
   return (
-    <div class="scroll tall" tabIndex={0} role="region" aria-label="Timeline">
-      <table class="plain">
-        <thead>
-          <tr>
-            <th>When</th>
-            <th>What</th>
-            <th class="num">Version</th>
-            <th class="num">Replica</th>
-            <th>Why</th>
-          </tr>
-        </thead>
-        <tbody>
-          {[...entries].reverse().map((entry, index) => (
-            <tr key={entries.length - index}>
-              <td>
-                <Ago at={entry.at} />
-              </td>
-              <td>{entry.kind.replace("service.", "").replaceAll("_", " ")}</td>
-              <td class="num">{entry.version ?? ""}</td>
-              <td class="num">{entry.replica ?? ""}</td>
-              <td class="prose">{entry.message}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
-  );
-}
-
-function Fact({ name, children }: { name: string; children: preact.ComponentChildren }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
+    <Table label="Timeline" heads={["When", "What", "#Version", "#Replica", "Why"]} tall>
+      {[...entries].reverse().map((entry, index) => (
+        <tr key={entries.length - index}>
+          <td>
+            <Ago at={entry.at} />
+          </td>
+          <td>{entry.kind.replace("service.", "").replaceAll("_", " ")}</td>
+          <td class="num">{entry.version ?? ""}</td>
+          <td class="num">{entry.replica ?? ""}</td>
+          <td class="prose">{entry.message}</td>
+        </tr>
+      ))}
+    </Table>
   );
 }

@@ -5,16 +5,18 @@ import type { ApiError } from "../core/api";
 import { clockTime, duration, seconds } from "../core/format";
 import { now } from "../core/live";
 
-/** Sign, tone and word of a status: shape and text differ, not only the color. */
-const STATUSES: Record<string, [string, string]> = {
-  PENDING: ["○", "wait"],
-  STARTING: ["◔", "busy"],
-  RUNNING: ["●", "good"],
-  RECOVERING: ["↻", "busy"],
-  CANCELLING: ["◌", "wait"],
-  SUCCEEDED: ["✓", "done"],
-  CANCELLED: ["⊘", "wait"],
-};
+/** Sign, tone and word of a status: shape and text differ, not only the color. Any other is bad. */
+const STATUSES: Record<string, [string, string]> = {};
+const SIGNS: [string, string, string][] = [
+  ["●", "good", "RUNNING UP READY"],
+  ["◔", "busy", "STARTING INIT SETTING_UP REPLICA_INIT PROVISIONING"],
+  ["↻", "busy", "RECOVERING NOT_READY"],
+  ["○", "wait", "PENDING STOPPED NO_REPLICA"],
+  ["◌", "wait", "CANCELLING AUTOSTOPPING SHUTTING_DOWN"],
+  ["⊘", "wait", "CANCELLED DOWN TERMINATED"],
+  ["✓", "done", "SUCCEEDED"],
+];
+for (const [sign, tone, statuses] of SIGNS) for (const status of statuses.split(" ")) STATUSES[status] = [sign, tone];
 
 export function statusSign(status: string): string {
   return (STATUSES[status] ?? ["✕", "bad"])[0];

@@ -13,6 +13,7 @@ export const VIEWS = [
   { path: "/jobs", name: "Jobs", key: "j" },
   { path: "/clusters", name: "Clusters", key: "c" },
   { path: "/services", name: "Services", key: "v" },
+  { path: "/schedules", name: "Schedules", key: "d" },
   { path: "/market", name: "Market", key: "m" },
   { path: "/savings", name: "Savings", key: "s" },
   { path: "/nodes", name: "Nodes", key: "n" },
@@ -118,7 +119,7 @@ const KEYS: [string, string][] = [
   ["l", "log of this job"],
   ["f", "follow the log"],
   ["n  N", "next, previous hit in the log"],
-  ["g j", "jobs (c clusters, v services, m market, s savings, n nodes, o controllers, u users, l launch)"],
+  ["g j", "jobs (c clusters, v services, d schedules, m market, s savings, n nodes, o controllers, u users, l launch)"],
   ["t", "theme"],
   ["?", "this help"],
 ];

@@ -13,7 +13,7 @@ from perdure.sdk.connection import api_types
 from support.helpers.timing import scaled, wait_until
 
 VIEWS = ["/jobs", "/jobs?status=all", "/jobs?q=no-such-job", "/launch", "/market", "/savings", "/nodes", "/controllers"]
-TABS = ["", "?tab=timeline", "?tab=progress", "?tab=yaml"]
+TABS = ["", "?tab=timeline", "?tab=graphs", "?tab=yaml"]
 
 
 def expect(locator: Any) -> Any:

@@ -14,7 +14,7 @@ router = APIRouter(dependencies=[Depends(anybody)])
 
 PATHS = (
     *("/", "/jobs", "/jobs/{job_id:int}", "/launch", "/clusters", "/clusters/{cluster}"),
-    *("/services", "/services/{service}"),
+    *("/services", "/services/{service}", "/schedules", "/sweeps/{sweep_id:int}"),
     *("/market", "/savings", "/nodes", "/controllers", "/users"),
 )
 """The addresses of views. All get the same page, whose script shows the view."""

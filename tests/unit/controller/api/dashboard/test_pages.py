@@ -68,7 +68,7 @@ def test_page__has_no_inline_script_or_style() -> None:
 
 @pytest.mark.parametrize("path", pages.PATHS)
 def test_page__is_served_for_every_view(dashboard: Dashboard, path: str) -> None:
-    response = dashboard.browser.get(path.replace("{job_id:int}", "7"))
+    response = dashboard.browser.get(re.sub(r"{\w+:int}", "7", path))
     assert response.content == assets.load_assets()[assets.PAGE].plain
     assert response.headers["cache-control"] == "no-store"
     policy = response.headers["content-security-policy"]
