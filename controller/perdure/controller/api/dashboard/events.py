@@ -29,7 +29,7 @@ router = APIRouter(
 MAX_FOLLOWERS = 500
 MIN_INTERVAL_S = 0.25
 HEARTBEAT_S = 10.0
-_CHECK_S = 1.0  # how often it is checked that a token is still valid
+_CHECK_S = 1.0  # how often it is checked that the token or the session is still valid
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -62,7 +62,7 @@ async def _hints(
     with context.job_updates.subscribe_all() as feed:
         yield _event("hello", {"controller": context.controller_id, "started_at": context.started_at})
         while (left_s := ends_at - loop.time()) > 0:
-            changed = await feed.wait(min(HEARTBEAT_S if not caller.token_id else _CHECK_S, left_s))
+            changed = await feed.wait(min(_CHECK_S, left_s))
             if feed.is_closed or not await _goes_on(caller, sessions, session):
                 return
             if changed and caller.sees is not None:

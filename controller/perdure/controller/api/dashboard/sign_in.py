@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ class BrowserSessions:
     _ended: set[str] = field(default_factory=set)  # changed in place only, from several threads: no end is lost
     _ended_read_at: float | None = None
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _ahead: asyncio.Task[None] | None = None  # kept, since the event loop does not
 
     @property
     def cookie_name(self) -> str:
@@ -117,11 +119,26 @@ class BrowserSessions:
         self._ended.add(session.id)
 
     async def refresh(self) -> None:
-        """Read which sessions have ended, at most every few seconds. The first call raises what the database raises."""
+        """Read which sessions have ended, at most every few seconds. The first call raises what the database raises.
+
+        Waits for the database only if what is known is older than `_ENDED_TTL_S`. Before that, it is read ahead: hints
+        and requests must not wait for a busy database.
+        """
+        loop = asyncio.get_running_loop()
+        age_s = math.inf if self._ended_read_at is None else loop.time() - self._ended_read_at
+        if age_s < _ENDED_TTL_S / 2:
+            return
+        if age_s < _ENDED_TTL_S:
+            if not self._reading.locked():
+                self._ahead = asyncio.create_task(self._refresh_now())
+            return
+        await self._refresh_now()
+
+    async def _refresh_now(self) -> None:
         async with self._reading:
             loop = asyncio.get_running_loop()
             is_first = self._ended_read_at is None
-            if self._ended_read_at is not None and loop.time() < self._ended_read_at + _ENDED_TTL_S:
+            if self._ended_read_at is not None and loop.time() < self._ended_read_at + _ENDED_TTL_S / 2:
                 return
             try:
                 ended = await asyncio.to_thread(self._read_ended)

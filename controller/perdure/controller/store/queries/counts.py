@@ -76,9 +76,8 @@ class TaskCounter:
         past = self._past
         if past is None or not past.at <= now <= past.at + MARGIN_S + RENEW_S:
             past = self.recount(conn, now)
-        live = select(Task.c.status, func.count().label("tasks")).where(Task.c.status.in_(_LIVE), _IS_MANAGED)
         counts = past.ended.copy()
-        counts.update(_sum(conn, live.group_by(Task.c.status), _ended(Task.c.ended_at > past.at), _purged(-1)))
+        counts.update(_sum(conn, *_LIVE_COUNTS, _ended(Task.c.ended_at > past.at), _purged(-1)))
         return {status: count for status, count in counts.items() if count}
 
     def _of_user(self, conn: Connection, now: float, user: str) -> dict[str, int]:
@@ -103,6 +102,23 @@ def _ended(when: ColumnElement[bool]) -> Select[Any]:
 
 def _purged(sign: int) -> Select[Any]:
     return select(PurgedCounts.c.status, (PurgedCounts.c.tasks * literal(sign)).label("tasks"))
+
+
+def _live_of_parts(is_part: ColumnElement[bool]) -> Select[Any]:
+    """The live tasks of these parts, negative."""
+    status = Task.c.status + ""  # an expression, so that no database begins with the tasks
+    parts = select(Job.c.id).where(is_part, Job.c.finalized.is_(False))
+    live = select(status.label("status"), (-func.count()).label("tasks")).where(Task.c.job_id.in_(parts))
+    return live.where(status.in_(_LIVE)).group_by(status)
+
+
+# All live tasks, which an index alone tells, less those of parts, which have indexes of their own: to look up the job
+# of each of ten thousand tasks would cost 5 ms.
+_LIVE_COUNTS = (
+    select(Task.c.status, func.count().label("tasks")).where(Task.c.status.in_(_LIVE)).group_by(Task.c.status),
+    _live_of_parts(Job.c.cluster_id.is_not(None)),
+    _live_of_parts(Job.c.service_id.is_not(None) & Job.c.cluster_id.is_(None)),
+)
 
 
 def _sum(conn: Connection, *parts: Select[Any]) -> Counter[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -111,3 +112,46 @@ def test_events__begin_with_hello(dashboard: Dashboard) -> None:
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-store"
     assert response.text.startswith("event: hello\n")
+
+
+def test_hints__do_not_wait_for_a_busy_database(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which sessions have ended is read ahead, and while a read takes long, what is known counts."""
+    asyncio.run(_read_ahead(dashboard, monkeypatch))
+
+
+async def _read_ahead(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = BrowserSessions(dashboard.daemon.api_context)
+    reads, is_free = 0, threading.Event()
+    now = asyncio.get_running_loop().time
+    is_free.set()
+
+    def read(_: BrowserSessions) -> frozenset[str]:
+        nonlocal reads
+        reads += 1
+        assert is_free.wait(scaled(30))
+        return frozenset({f"ended-{reads}"})
+
+    monkeypatch.setattr(BrowserSessions, "_read_ended", read)
+    await sessions.refresh()
+    assert (reads, sessions._ended) == (1, {"ended-1"})
+    is_free.clear()
+    sessions._ended_read_at = now() - 3.0
+    for _ in range(3):
+        await sessions.refresh()  # returns, although the read goes on
+    await until(lambda: reads == 2)
+    assert sessions._ended == {"ended-1"}
+    is_free.set()
+    await until(lambda: sessions._ended == {"ended-1", "ended-2"})
+    is_free.clear()
+    sessions._ended_read_at = now() - 6.0
+    too_old = asyncio.create_task(sessions.refresh())
+    await until(lambda: reads == 3)
+    assert not too_old.done(), "what is older than promised does not count"
+    is_free.set()
+    await too_old
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(scaled(10)):
+        while not condition():
+            await asyncio.sleep(0.01)
