@@ -155,7 +155,7 @@ class CheckpointDurable:
 
 @dataclass(frozen=True)
 class StepSaved:
-    """The workload has saved a training step."""
+    """The workload has saved a training step, or reports that it has reached one."""
 
     task: int
     generation: int

@@ -1,5 +1,5 @@
 """What nodes report of their use: the newest report of each connected node, what is not in the database yet, and when
-GPUs count as progress.
+GPUs and steps count as progress.
 
 On the event loop, except `newest` and `busy_jobs`.
 """
@@ -41,6 +41,8 @@ class NodeUsage:
         self._newest: dict[Place, UsageReport | None] = {}  # None: connected, and has reported nothing yet
         self._recorded_at: dict[AttemptKey, float] = {}
         self._busy: set[Place] = set()
+        self._new_steps: dict[AttemptKey, int] = {}  # that are not recorded yet
+        self._recorded_steps: dict[AttemptKey, tuple[int, float]] = {}  # and when
         #: Reports since this process started.
         self.total = 0
         #: What is not in the series of the database yet.
@@ -62,14 +64,21 @@ class NodeUsage:
         }
 
     def on_usage(self, place: Place, frame: UsageFrame) -> None:
-        """Keep the report. If its job limits how long GPUs may idle, tell the reconciler whether they are at work."""
+        """Keep the report. If its job limits how long it may stand still, tell the reconciler whether its GPUs are at
+        work, and of steps that its program reports."""
         now, key = self._now(), place[0]
         self.total += 1
         self._newest[place] = UsageReport(frame, now)
         self.pending.add(place, now, machine_values(frame), frame.step, frame.values)
         interval_s = self._interval_s(key)
-        if not frame.gpus or interval_s is None:
+        if interval_s is not None:
+            self._on_gpus(place, frame, now, interval_s)
+            self._on_step(key, frame, now, interval_s)
+
+    def _on_gpus(self, place: Place, frame: UsageFrame, now: float, interval_s: float) -> None:
+        if not frame.gpus:
             return
+        key = place[0]
         is_busy = any(gpu.utilization >= BUSY_UTILIZATION for gpu in frame.gpus)
         # GPUs that were at work until now have not idled yet, however long ago that was recorded.
         was_busy = is_busy or place in self._busy
@@ -79,12 +88,24 @@ class NodeUsage:
             self._recorded_at[key] = now
             self._inbox.post(key[0], events.GpusReported(key[1], key[2], busy=was_busy))
 
+    def _on_step(self, key: AttemptKey, frame: UsageFrame, now: float, interval_s: float) -> None:
+        """A new step that comes too soon after the last one is recorded later: never too early, so that no task counts
+        as stuck before its time."""
+        recorded_step, recorded_at = self._recorded_steps.get(key, (None, -math.inf))
+        if frame.step is not None and frame.step != recorded_step:
+            self._new_steps[key] = frame.step
+        if key in self._new_steps and now - recorded_at >= interval_s:
+            step = self._new_steps.pop(key)
+            self._recorded_steps[key] = step, now
+            self._inbox.post(key[0], events.StepSaved(key[1], key[2], step))
+
     def forget(self, place: Place) -> None:
         """The node is disconnected."""
         self._newest.pop(place, None)
         self.pending.make_due(place)
         self._busy.discard(place)
-        self._recorded_at.pop(place[0], None)
+        for recorded in (self._recorded_at, self._new_steps, self._recorded_steps):
+            recorded.pop(place[0], None)
 
     def newest(self, job_id: int) -> list[tuple[Place, UsageReport]]:
         """The newest report of each connected node of the job. From any thread."""

@@ -64,7 +64,7 @@ def _show_after_s(task: TaskView) -> float | None:
 def _still_text(task: TaskView, since: float, ctx: Context) -> str:
     minutes = (ctx.now - since) / 60
     steps_are_older = task.busy_at is None or (task.step_at is not None and task.step_at <= task.busy_at)
-    what = f"no step was saved after step {task.last_step}" if steps_are_older else "its GPUs are idle"
+    what = f"no step was reported after step {task.last_step}" if steps_are_older else "its GPUs are idle"
     return f"no progress for {minutes:.0f} min: {what}"
 
 

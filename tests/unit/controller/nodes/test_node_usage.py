@@ -123,3 +123,28 @@ def test_machine_values__are_finite_whatever_a_node_reports() -> None:
     assert not any(map(math.isinf, values))
     assert values[1] == 1.0
     assert math.isnan(values[2])
+
+
+def test_steps_that_stand_still__make_a_job_stuck_and_not_before_its_time(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery(stuck_after_s=600.0))
+    for minute in range(25):
+        step = minute if minute <= 10 else None  # an agent sends a report once
+        usage.on_usage(((job, 0, 1), 0), replace(frame(), step=step))
+        world.pass_time(60.0, step_s=4.0)
+        if minute < 20:
+            assert "task.stuck" not in world.kinds(job), minute
+    assert "task.stuck" in world.kinds(job)
+    assert "no step was reported after step 10" in world.job(job)["message"]
+
+
+def test_steps__are_recorded_seldom(world: World) -> None:
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery(stuck_after_s=600.0))
+    decisions = world.inbox.reports.job_metrics.metrics.decisions
+    before = sum(decisions._values.values())
+    for step in range(60):
+        usage.on_usage(((job, 0, 1), 0), replace(frame(), step=step))
+        world.pass_time(10.0, step_s=5.0)
+    recorded = sum(decisions._values.values()) - before
+    assert 4 <= recorded <= 6, "a fifth of ten minutes, in ten minutes"

@@ -40,7 +40,7 @@ def test_steps_that_stand_still__are_told_and_then_restarted() -> None:
     assert sleep(driver, 599) == []
     assert sleep(driver, 2) == ["task.stuck"]
     assert driver.task.stuck_since is not None
-    assert "no step was saved after step 10" in driver.task.message
+    assert "no step was reported after step 10" in driver.task.message
     assert driver.task.state is TaskState.RUNNING
     assert "attempt.failed" in sleep(driver, 600)
     assert driver.task.attempts[0].reason is Reason.STUCK
