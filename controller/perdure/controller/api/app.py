@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from perdure.controller.api.access.rate_limits import RateLimits
 from perdure.controller.api.auth import identify_user
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard.sign_in import BrowserSessions
@@ -49,6 +50,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.add_middleware(SectionLoader, sections=sections)
     app.add_middleware(RequestMetrics, metrics=context.metrics)
     app.state.browser_sessions = sessions = BrowserSessions(context)
+    app.state.rate_limits = RateLimits(context.settings.quotas.requests_per_second)
     app.state.spending = SpendingLedgers()
     is_user = partial(_is_user, context, sessions)
     app.add_middleware(RequestPrecheck, hosts=context.settings.host_names, is_user=is_user)

@@ -19,6 +19,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import bindparam, select
 
 from perdure.controller.api.access.permissions import Caller, authenticate_token, declared
+from perdure.controller.api.access.rate_limits import RateLimits
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
 from perdure.controller.api.request_precheck import NO_TOKEN, bearer
@@ -88,7 +89,7 @@ async def require_user(
     _credentials: Annotated[Credentials, Depends(_USER)],
     session: Annotated[BrowserSession | None, Depends(browser_session)],
 ) -> Caller:
-    """The caller, who may do nothing yet: routes ask for a permission. Raises RequestRejected (401)."""
+    """The caller, who may do nothing yet: routes ask for a permission. Raises RequestRejected (401, or 429)."""
     sessions: BrowserSessions = request.app.state.browser_sessions
     address = address_of(request)
     if session is not None:
@@ -97,6 +98,9 @@ async def require_user(
         caller = authenticate_token(context, bearer(request.headers.get("authorization", "")), address)
     if caller is None:
         raise RequestRejected(**NO_TOKEN, status=401)
+    if caller.token_id:
+        limits: RateLimits = request.app.state.rate_limits
+        limits.count_call(caller.name)
     return caller
 
 

@@ -36,14 +36,15 @@ _MEANING = {
     409: "It cannot be done now",
     413: "It is too large",
     421: "another controller has this",
-    429: "The user has reached a limit: nothing was changed",
+    429: "The user has reached a limit, or calls too often (then with Retry-After): nothing was changed",
     503: "The database or the disk is unavailable: nothing was changed, try again",
 }
 
 
 def error_responses(*statuses: int) -> Responses:
-    """The documented error responses of a route. Where a token is required, its role may not suffice: 403."""
-    documented = sorted({*statuses, *([403] if 401 in statuses else [])})
+    """The documented error responses of a route. Where a token is required, its role may not suffice (403), and its
+    user may call too often (429)."""
+    documented = sorted({*statuses, *([403, 429] if 401 in statuses else [])})
     return {status: {"model": ErrorResponse, "description": _MEANING[status]} for status in documented}
 
 

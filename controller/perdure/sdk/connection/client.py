@@ -29,7 +29,7 @@ RESPONSE_TIMEOUT_S = 120.0
 STREAM_IDLE_TIMEOUT_S = 60.0  # a silent stream may be dead after this: it is reopened where it stopped
 _RETRY_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)  # between attempts of a call; a controller restarts in less
 PAGE_SIZE = 1000  # jobs
-BUSY_TIMEOUT_S = 120.0  # how long 503 responses with Retry-After are retried
+BUSY_TIMEOUT_S = 120.0  # how long 429 and 503 responses with Retry-After are retried
 OFFSET_HEADER = "Perdure-Offset"
 
 Config = dict[str, Any]
@@ -242,7 +242,7 @@ class Client:
             try:
                 return self._call_with_retries(method, path, query=query, body=body)
             except ApiError as error:
-                if error.status != 503 or error.retry_after_s is None:
+                if error.status not in (429, 503) or error.retry_after_s is None:
                     raise
                 # Jitter: clients that were rejected together must not return together.
                 pause_s = error.retry_after_s * random.uniform(1.0, 1.5)  # noqa: S311 - not a secret

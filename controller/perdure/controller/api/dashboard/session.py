@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.controller.api.access.permissions import Caller, anybody
+from perdure.controller.api.access.rate_limits import RateLimits
 from perdure.controller.api.auth import Reader, Session, address_of
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.dashboard.sign_in import CODE_S, MAX_CODE_CHARS, BrowserSession, BrowserSessions
@@ -37,15 +38,21 @@ def create_code(caller: Reader, request: Request) -> dict[str, Any]:
 
 
 @router.post(
-    "", status_code=201, responses=json_response(responses.SignedIn, status=201), dependencies=[Depends(anybody)]
+    "",
+    status_code=201,
+    responses=json_response(responses.SignedIn, status=201) | error_responses(429),
+    dependencies=[Depends(anybody)],
 )
 async def sign_in(request: Request, response: Response, body: SignInBody) -> dict[str, Any]:
     """Trade a code for a cookie, which is valid together with the header `Perdure-CSRF`: its value is `csrf`."""
     sessions = _sessions(request)
     if not sessions.is_same_origin(request.headers):
         raise RequestRejected("this request comes from another site", where="Origin", status=401)
+    limits: RateLimits = request.app.state.rate_limits
+    limits.check_sign_in(address_of(request))
     session = await run_in_threadpool(_redeem, sessions, body.code, address_of(request))
     if session is None:
+        limits.count_failed_sign_in(address_of(request))
         sessions.context.access.deny(Actor("", address=address_of(request)), "session.sign_in", reason="wrong code")
         raise RequestRejected(
             "this sign-in link was used before, or is older than a minute",

@@ -1,7 +1,8 @@
 """Limits from config.yaml: the calls and machines of each cloud, the jobs of each user, what one job may use.
 
 ```yaml
-limits: {max_jobs_per_user: 2000, max_running_jobs_per_user: 100, recoveries_per_hour: 20, max_log_gib: 2}
+limits: {max_jobs_per_user: 2000, max_running_jobs_per_user: 100, requests_per_second: 50}  # of each user
+limits: {recoveries_per_hour: 20, max_log_gib: 2}                                           # of each job
 aws: {max_concurrent_calls: 64, max_machines: 200}
 ```
 """
@@ -18,6 +19,7 @@ from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR
 from perdure.sdk.connection.installation import installed_clouds
 
 DEFAULT_CONCURRENT_CALLS = 64
+DEFAULT_REQUESTS_PER_SECOND = 50.0
 CLOUD_LIMITS = ("max_concurrent_calls", "max_machines")  # keys of every cloud's section
 # Calls for buckets also wait for the database, so more of them at a time are not faster.
 _STORAGE_CONCURRENT_CALLS = 16
@@ -37,6 +39,13 @@ LIMIT_KEYS = (
         "null (no limit)",
         "How many of a user's jobs may have machines; launches of further jobs wait.",
         "jobs",
+    ),
+    ConfigKey(
+        "limits.requests_per_second",
+        "number, or null (no limit)",
+        f"{DEFAULT_REQUESTS_PER_SECOND:g}",
+        "How often a named user may call the API; ten seconds' worth may come at once. More are refused (429).",
+        "1/s",
     ),
     ConfigKey(
         "limits.recoveries_per_hour",
@@ -81,6 +90,7 @@ class Quotas:
     max_running_jobs_per_user: int | None = None  # jobs that have machines
     max_concurrent_calls: Mapping[str, int] = field(default_factory=dict)  # by cloud
     max_machines: Mapping[str, int] = field(default_factory=dict)  # by cloud
+    requests_per_second: float | None = DEFAULT_REQUESTS_PER_SECOND  # of a named user, on each controller
 
     def concurrency_limit(self, cloud: str, default: int = DEFAULT_CONCURRENT_CALLS) -> int:
         """How many calls to `cloud` may run at a time. "storage" stands for the buckets. `default`: the cloud's."""
@@ -121,7 +131,21 @@ def read_quotas(source: ConfigFile) -> Quotas:
         max_running_jobs_per_user=_count(source, "limits", "max_running_jobs_per_user"),
         max_concurrent_calls=_by_cloud(source, "max_concurrent_calls"),
         max_machines=_by_cloud(source, "max_machines"),
+        requests_per_second=_requests_per_second(source),
     )
+
+
+def _requests_per_second(source: ConfigFile) -> float | None:
+    limits: Any = source.data.get("limits")
+    if not isinstance(limits, Mapping) or "requests_per_second" not in limits:
+        return DEFAULT_REQUESTS_PER_SECOND
+    value = limits["requests_per_second"]
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.1 <= value < float("inf"):
+        expected = "expected a number from 0.1, or null for no limit"
+        raise source.error(("limits", "requests_per_second"), f"{expected}, found {value!r}")
+    return float(value)
 
 
 def read_job_bounds(source: ConfigFile) -> JobBounds:
