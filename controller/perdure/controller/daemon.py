@@ -150,7 +150,7 @@ class Daemon:
 
         is_private = is_loopback(settings.host) and not settings.listen.trust_proxy_tls
         notify = read_notify_config(ConfigFile.load(settings.home), listens_on_loopback=is_private)
-        channels = dict(build_channels(notify, wall_clock))
+        channels = dict(build_channels(notify, wall_clock, database, clock))
         if notify.runs_callbacks:
             channels[CALLBACK] = CallbackChannel(database, settings.home / "callbacks")
         owner, speed = member.owner, time_scale.speed

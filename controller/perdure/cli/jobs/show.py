@@ -45,11 +45,17 @@ TIMELINE = (
 Examples:
   perdure jobs show 7
   perdure jobs show 7 -o json | jq '.attempts[] | {zone, reason, cost_usd}'
+  perdure jobs show 7 -o otlp            as a trace, for tools that read OpenTelemetry's
 """
 )
 @click.argument("job_id", type=int, metavar="ID", shell_complete=suggestions.job_ids)
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "otlp"]),
+    default="table",
+    show_default=True,
+    help="Output format; otlp is a trace of OpenTelemetry.",
 )
 def show(job_id: int, output: str) -> None:
     """Show what happened to a job: where each attempt ran and why it ended, and a timeline of all events.
@@ -65,6 +71,11 @@ def show(job_id: int, output: str) -> None:
         job = jobs.get(job_id, client=client)
     if output == "json":
         click.echo(json.dumps(job, indent=2))
+        return
+    if output == "otlp":
+        from perdure.sdk.notify.traces import job_trace
+
+        click.echo(json.dumps(job_trace(job)))
         return
     for line in lines(job, width=table.screen_width(), now=text.to_epoch(job["now"])):
         click.echo(line)

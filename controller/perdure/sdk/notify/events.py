@@ -32,6 +32,8 @@ EVENTS = {
 }
 """Each event with what it means."""
 
+JOB_ENDS = ("job.succeeded", "job.failed", "job.cancelled")
+
 DEFAULT_EVENTS = (
     *("job.succeeded", "job.failed", "job.waiting", "job.late", "job.stuck", "job.budget_warning"),
     *("cluster.preempted", "service.failed", "service.update_failed"),

@@ -7,6 +7,7 @@ notify:
     chat: {slack: https://hooks.slack.com/services/…}
     mail: {email: [ops@example.org], digest: 1h}
     phone: {apprise: tgram://…}                                 # needs the extra [notify]
+    traces: {otlp: https://otel.example.org/v1/traces}          # of each job that has ended, without a rule
   smtp: {host: smtp.example.org, from: perdure@example.org}
   rules:
     - {when: [job.failed, job.stuck], to: [ops, chat]}
@@ -29,14 +30,14 @@ from urllib.parse import urlsplit
 
 from perdure.controller.runtime.config.config_file import ConfigFile, ErrorCollector, kind_of
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
-from perdure.sdk.notify.events import DEFAULT_EVENTS, EVENTS
+from perdure.sdk.notify.events import DEFAULT_EVENTS, EVENTS, JOB_ENDS
 from perdure.sdk.spec.problems import InvalidValue
 from perdure.sdk.spec.values.deadlines import DURATION, parse_duration, seconds
 
 CALLBACK = "event_callback"
 """The channel that runs a task's `event_callback`. No configured channel may have this name."""
-KINDS = ("webhook", "slack", "email", "apprise")
-_OPTIONS = {"webhook": ("secret", "ca_file"), "slack": (), "email": (), "apprise": ()}
+KINDS = ("webhook", "slack", "email", "apprise", "otlp")
+_OPTIONS = {"webhook": ("secret", "ca_file"), "slack": (), "email": (), "apprise": (), "otlp": ("headers", "ca_file")}
 _MAX_CHANNELS = 50
 _CHANNEL = "notify.channels.<name>"
 
@@ -52,6 +53,13 @@ CONFIG_KEYS = (
     ConfigKey(f"{_CHANNEL}.slack", "URL", "none", "Posts each event as a message to an incoming webhook of Slack."),
     ConfigKey(f"{_CHANNEL}.email", "list of text", "none", "Mails each event to these addresses; needs `notify.smtp`."),
     ConfigKey(f"{_CHANNEL}.apprise", "URL", "none", "Sends each event with Apprise, which needs the extra [notify]."),
+    ConfigKey(
+        f"{_CHANNEL}.otlp",
+        "URL",
+        "none",
+        "Sends the trace of each job that has ended to a collector of OpenTelemetry (OTLP over HTTP, as JSON).",
+    ),
+    ConfigKey(f"{_CHANNEL}.headers", "mapping", "{}", "Headers for a collector, such as the key of a service."),
     ConfigKey(f"{_CHANNEL}.digest", "duration", "none", "Collects events for so long, and sends them as one message."),
     ConfigKey("notify.smtp.host", "text", "required", "The server that sends the mail."),
     ConfigKey("notify.smtp.port", "whole number", "587", "Its port."),
@@ -85,6 +93,7 @@ class ChannelConfig:
     secret: bytes | None = None
     ca_file: Path | None = None
     digest_s: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,7 +154,9 @@ def read_notify_config(source: ConfigFile, *, listens_on_loopback: bool) -> Noti
     for name, value in (("allow_private_addresses", is_open), (CALLBACK, runs)):
         if not isinstance(value, bool):
             raise source.error(("notify", name), f"expected true or false, found {value!r}")
-    return NotifyConfig(channels, rules, smtp, is_open, runs)
+    collectors = tuple(name for name, channel in channels.items() if channel.kind == "otlp")
+    own_rules = (NotifyRule(JOB_ENDS, collectors),) if collectors else ()
+    return NotifyConfig(channels, (*rules, *own_rules), smtp, is_open, runs)
 
 
 def _channel(source: ConfigFile, name: Any, value: Any) -> ChannelConfig:
@@ -170,8 +181,21 @@ def _channel(source: ConfigFile, name: Any, value: Any) -> ChannelConfig:
         _target(source, (*path, kind), kind, value[kind]),
         secret=_secret(source, (*path, "secret"), secret) if secret is not None else None,
         ca_file=source.path.parent / Path(str(value["ca_file"])).expanduser() if value.get("ca_file") else None,
+        headers=_headers(source, (*path, "headers"), value.get("headers") or {}),
         digest_s=_duration(source, (*path, "digest"), value["digest"]) if value.get("digest") is not None else None,
     )
+
+
+def _headers(source: ConfigFile, path: tuple[str, ...], value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(map(_is_header, value.items())):
+        raise source.error(path, "expected a mapping of header names to texts of one line, such as {api-key: …}")
+    return dict(value)
+
+
+def _is_header(item: tuple[object, object]) -> bool:
+    name, text = item
+    is_name = isinstance(name, str) and name.replace("-", "").isalnum() and name.isascii()
+    return is_name and isinstance(text, str) and text.isascii() and text.isprintable()
 
 
 def _target(source: ConfigFile, path: tuple[str, ...], kind: str, value: Any) -> str:
@@ -180,7 +204,7 @@ def _target(source: ConfigFile, path: tuple[str, ...], kind: str, value: Any) ->
         if not isinstance(addresses, list) or not addresses or not all(_is_address(a) for a in addresses):
             raise source.error(path, f"expected an e-mail address or a list of them, found {kind_of(value)}")
         return ",".join(addresses)
-    schemes = ("http", "https") if kind in ("webhook", "slack") else ()
+    schemes = ("http", "https") if kind in ("webhook", "slack", "otlp") else ()
     try:
         parts = urlsplit(value) if isinstance(value, str) else None
         is_url = parts is not None and bool(parts.scheme) and (not schemes or bool(parts.hostname and parts.port != 0))

@@ -94,3 +94,18 @@ def test_mistakes__are_named_with_their_place(tmp_path: Path, section: str, mess
     with pytest.raises(SettingsError, match=message) as caught:
         read(tmp_path, section)
     assert "config.yaml" in str(caught.value)
+
+
+def test_collector__gets_every_end_without_a_rule(tmp_path: Path) -> None:
+    config = read(tmp_path, "channels: {traces: {otlp: 'https://a.example/v1/traces', headers: {api-key: k}}}")
+    assert config.channels["traces"].headers == {"api-key": "k"}
+    (rule,) = config.rules
+    assert rule.to == ("traces",)
+    assert rule.matches("job.failed", user="u", name="n")
+    assert not rule.matches("job.preempted", user="u", name="n")
+
+
+@pytest.mark.parametrize("headers", ["7", "{api-key: 7}", "{'api key': k}", '{k: "a\\nb"}'])
+def test_headers__are_names_and_texts_of_one_line(tmp_path: Path, headers: str) -> None:
+    with pytest.raises(SettingsError, match="expected a mapping of header names"):
+        read(tmp_path, "channels: {traces: {otlp: 'https://a.example/', headers: " + headers + "}}")
