@@ -31,7 +31,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "routes.sweeps": ("/api/v1/sweeps",),
     "routes.usage": ("/api/v1/jobs",),
     "routes.nodes": ("/api/v1/nodes",),
-    "routes.clusters": ("/api/v1/cluster-ids", "/api/v1/clusters"),
+    "routes.clusters": ("/api/v1/cluster-ids", "/api/v1/cluster-queues", "/api/v1/clusters"),
     "routes.services": ("/api/v1/service-ids", "/api/v1/services"),
     "routes.logs": ("/api/v1/controller", "/api/v1/jobs"),
     "routes.uploads": ("/api/v1/uploads",),
@@ -44,7 +44,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "dashboard.fleet": ("/api/v1/controllers", "/api/v1/nodes"),
     "dashboard.pages": (
         *("/", "/assets", "/clusters", "/controllers", "/jobs", "/launch", "/market", "/nodes", "/savings"),
-        *("/services", "/users"),
+        *("/schedules", "/services", "/sweeps", "/users"),
     ),
 }
 """Module → the `path_head` of each of its routes. A request is matched in this order, whichever module came first."""
