@@ -1,10 +1,15 @@
-"""Large buffers, in huge pages if the kernel has them: faulting in small pages costs more than copying into them."""
+"""Memory: large buffers, in huge pages if the kernel has them (faulting in small pages costs more than copying into
+them), and where an array of the program lies."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from collections import deque
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 _MIN_MOVED_BYTES = 64 * 1024  # a smaller piece is copied before another thread could use the time
 
@@ -49,3 +54,68 @@ class BufferPool:
 
     def give_back(self, buffer: memoryview) -> None:
         self._unused.append(buffer)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The memory that an array of PyTorch or NumPy lies in."""
+
+    device: str
+    begin: int  # address
+    end: int
+    origin: int  # the address of its first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    width: int  # of an element, in bytes
+
+    @classmethod
+    def of(cls, own: Any) -> Extent | None:
+        """None if the array is empty, or where it lies is not known."""
+        if not prod(own.shape):
+            return None
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(own, torch.Tensor):
+            if own.layout is not torch.strided or own.is_meta:
+                return None
+            width, origin, device = own.element_size(), own.data_ptr(), str(own.device)
+            strides = tuple(stride * width for stride in own.stride())
+        else:
+            width, origin, device = own.itemsize, own.__array_interface__["data"][0], "cpu"
+            strides = tuple(own.strides)
+        shape = tuple(own.shape)
+        reach = [(count - 1) * stride for count, stride in zip(shape, strides)]
+        begin, end = origin + sum(min(0, r) for r in reach), origin + sum(max(0, r) for r in reach) + width
+        return cls(device, begin, end, origin, shape, strides, width)
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two elements have memory in common. True also for a few unusual orders in which none have."""
+        reach = self.width
+        for stride, count in sorted((abs(stride), count) for stride, count in zip(self.strides, self.shape)):
+            if count > 1 and stride < reach:
+                return True
+            reach += stride * (count - 1)
+        return False
+
+    def overlaps(self, other: Extent) -> bool:
+        """Whether they have memory in common. Columns of one matrix have none, although they lie in each other."""
+        if self.device != other.device or self.begin >= other.end or other.begin >= self.end:
+            return False
+        if self._is_dense and other._is_dense:
+            return True
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            return False
+        begin = min(self.begin, other.begin)
+        marks = numpy.zeros(max(self.end, other.end) - begin, bool)
+
+        def view(one: Extent) -> Any:
+            strides = (*one.strides, 1)
+            return numpy.lib.stride_tricks.as_strided(marks[one.origin - begin :], (*one.shape, one.width), strides)
+
+        view(self)[...] = True
+        return bool(view(other).any())
+
+    @property
+    def _is_dense(self) -> bool:
+        return self.end - self.begin == prod(self.shape) * self.width

@@ -16,6 +16,7 @@ from typing import Any
 
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.state.arrays import SavedArray
+from perdure.checkpoint.state.buffers import Extent
 from perdure.checkpoint.state.pytree import SavedNode, as_node
 from perdure.checkpoint.state.wrappers import unwrap
 
@@ -49,6 +50,7 @@ def restore_into(
     Raises CheckpointError when they do not match, or an object rejects its part. Nothing is changed then.
     """
     objects = compare(into, state, differences)
+    _require_own_memory(_filled_arrays(into, state, objects))
     _restore_objects([one for one in objects if not one.is_compared])
     if fill is not None:
         fill()
@@ -95,6 +97,7 @@ class _Comparison:
         elif isinstance(into, (list, tuple)):
             yield from self._compare_items(into, state, place)
         elif is_array(into):
+            _require_memory(into, place)
             _compare_array(into, state, place)
         elif isinstance(state, SavedNode):
             yield from self._compare_node(into, state, place)
@@ -118,6 +121,9 @@ class _Comparison:
         """The object, and whether it could be compared with its part from outside, and fits."""
         if is_module(target):
             is_partial = self._differences is not None
+            for name, own in target.state_dict().items():
+                if is_array(own) and isinstance(state, dict) and name in state:
+                    _require_memory(own, f"{place}[{name!r}]")
             try:
                 self._compare_module(target, state, place)
             except CheckpointError:
@@ -182,6 +188,7 @@ def _compare_optimizer(optimizer: Any, state: Any, place: str) -> None:
     numbers = (number for group in saved for number in group["params"])
     parameters = (parameter for group in groups for parameter in group["params"])
     for number, parameter in zip(numbers, parameters):
+        _require_memory(parameter, f"{place}, parameter {number}")
         for name, value in state["state"].get(number, {}).items():
             if name == "step" or not is_array(value) or not parameter.is_floating_point():
                 continue
@@ -191,6 +198,89 @@ def _compare_optimizer(optimizer: Any, state: Any, place: str) -> None:
                     f"{where}: the checkpoint has elements of {value.dtype}, and the optimizer would convert them to "
                     f"those of its parameter, {parameter.dtype}. Load without `into` and convert them yourself."
                 )
+
+
+def _require_memory(into: Any, place: str) -> None:
+    """Raises CheckpointError for an array that cannot hold numbers of its own for each of its elements."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(into, torch.Tensor) and into.is_meta:
+        raise CheckpointError(
+            f"{place}: your tensor is on the meta device, so it cannot hold numbers; give it memory first, for "
+            "instance by module.to_empty(device='cpu')"
+        )
+    if _is_plain(into) and (extent := Extent.of(into)) is not None and extent.overlaps_itself:
+        raise CheckpointError(f"{place}: elements of your array have memory in common; give it memory of its own first")
+
+
+_Filled = tuple[str, Any, Any]  # place, array of the program, array of the checkpoint
+
+
+def _filled_arrays(into: Any, state: Any, objects: list[StatefulObject]) -> Iterator[_Filled]:
+    """The arrays that are filled in place."""
+    for one in objects:
+        if one.is_compared and is_module(one.target):
+            own = one.target.state_dict()
+            names = (name for name, value in own.items() if is_array(value) and name in one.part)
+            yield from ((f"{one.place}[{name!r}]", own[name], one.part[name]) for name in names)
+    yield from _filled_in(into, state, "state")
+
+
+def _filled_in(into: Any, state: Any, place: str) -> Iterator[_Filled]:
+    if has_state(into):
+        return
+    if isinstance(into, dict):
+        for key in into.keys() & state.keys():
+            yield from _filled_in(into[key], state[key], f"{place}[{key!r}]")
+    elif isinstance(into, (list, tuple)):
+        for index, (value, saved) in enumerate(zip(into, state)):
+            yield from _filled_in(value, saved, f"{place}[{index}]")
+    elif is_array(into):
+        yield place, into, state
+    elif isinstance(state, SavedNode) and (node := as_node(into)) is not None:
+        yield from _filled_in(dict(node.children), dict(state.children), place)
+
+
+def _require_own_memory(filled: Iterator[_Filled]) -> None:
+    """Raises CheckpointError if two arrays have memory in common and the checkpoint has different content for them.
+
+    Tied weights are the same memory, and have the same content.
+    """
+    located = [
+        (extent, place, saved)
+        for place, own, saved in filled
+        if _is_plain(own) and (extent := Extent.of(own)) is not None
+    ]
+    located.sort(key=lambda one: (one[0].device, one[0].begin, one[0].end))
+    for index, (extent, place, saved) in enumerate(located):
+        for other, other_place, other_saved in located[index + 1 :]:
+            if other.device != extent.device or other.begin >= extent.end:
+                break
+            if other == extent:
+                if saved is other_saved or _is_same(saved, other_saved):
+                    continue
+            elif not extent.overlaps(other):
+                continue
+            raise CheckpointError(
+                f"{place} and {other_place}: your arrays have memory in common, and the checkpoint has different "
+                "content for them; give each of them memory of its own first"
+            )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two arrays of the same shape and element type have the same bytes."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        first, second = (array.detach().cpu().resolve_conj().resolve_neg() for array in (one, other))
+        return bool(torch.equal(*(array.contiguous().reshape(-1).view(torch.uint8) for array in (first, second))))
+    return bool(_as_numpy(one).tobytes() == _as_numpy(other).tobytes())
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether it is an array of PyTorch or NumPy itself, in memory that a load fills."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and type(array) in (torch.Tensor, torch.nn.Parameter):
+        return bool(array.layout is torch.strided)
+    return numpy is not None and type(array) is numpy.ndarray and bool(array.flags.writeable)
 
 
 def _restore_objects(objects: list[StatefulObject]) -> None:

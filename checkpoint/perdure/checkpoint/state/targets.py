@@ -10,11 +10,10 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from perdure.checkpoint.state.arrays import SavedArray
-from perdure.checkpoint.state.buffers import address_of
+from perdure.checkpoint.state.buffers import Extent, address_of
 from perdure.checkpoint.state.pytree import SavedNode, as_node
 from perdure.checkpoint.state.restore import StatefulObject, can_be_filled, has_state, is_array, is_module, is_optimizer
 
@@ -150,40 +149,11 @@ def _to_device(torch: Any, tensor: Any) -> WriteAt:
     return write
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """The memory that an array lies in."""
-
-    device: str
-    begin: int  # address
-    end: int
-    strides: tuple[int, ...]  # bytes
-
-    @classmethod
-    def of(cls, own: Any) -> _Extent | None:
-        """None if the array is empty, or where it lies is not known."""
-        if not prod(own.shape):
-            return None
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(own, torch.Tensor):
-            if own.layout is not torch.strided:
-                return None
-            width, begin, device = own.element_size(), own.data_ptr(), str(own.device)
-            strides = tuple(stride * width for stride in own.stride())
-        else:
-            width, begin, device = own.itemsize, own.__array_interface__["data"][0], "cpu"
-            strides = tuple(own.strides)
-        reach = [(count - 1) * stride for count, stride in zip(own.shape, strides)]
-        return cls(
-            device, begin + sum(min(0, r) for r in reach), begin + sum(max(0, r) for r in reach) + width, strides
-        )
-
-
 def _sharing(pairs: Iterable[tuple[Any, SavedArray]]) -> set[int]:
     """The `id`s of arrays that have memory in common with another one, unless both receive the same saved array and are
     the same memory in the same order."""
     shared: set[int] = set()
-    located = [(extent, own, saved) for own, saved in pairs if (extent := _Extent.of(own)) is not None]
+    located = [(extent, own, saved) for own, saved in pairs if (extent := Extent.of(own)) is not None]
     located.sort(key=lambda one: (one[0].device, one[0].begin, one[0].end))
     for index, (extent, own, saved) in enumerate(located):
         for other, theirs, their_saved in located[index + 1 :]:

@@ -133,3 +133,66 @@ class TestTorch:
         tensor, array = self.torch.zeros(2), np.zeros(2, np.float32)
         restore_into([tensor, array], [np.array([1, 2], ">f4"), self.torch.tensor([3.0, 4.0])])
         assert (tensor.tolist(), array.tolist()) == ([1, 2], [3, 4])
+
+
+def overlapping_rows() -> np.ndarray[Any, Any]:
+    return np.lib.stride_tricks.sliding_window_view(np.zeros(4), 3, writeable=True)
+
+
+def test_restore__rejects_an_array_whose_elements_overlap() -> None:
+    into = {"first": np.zeros(2), "x": overlapping_rows()}
+    with pytest.raises(CheckpointError, match=r"state\['x'\]: elements of your array have memory in common"):
+        restore_into(into, {"first": np.ones(2), "x": np.ones((2, 3))})
+    assert into["first"].tolist() == [0, 0]
+
+
+def test_restore__rejects_arrays_that_overlap_each_other() -> None:
+    memory = np.zeros(4)
+    into = {"a": memory[:3], "b": memory[1:]}
+    with pytest.raises(CheckpointError, match=r"state\['a'\] and state\['b'\]: your arrays have memory in common"):
+        restore_into(into, {"a": np.arange(3.0), "b": np.arange(3.0) + 10})
+    assert memory.tolist() == [0, 0, 0, 0]
+
+
+def test_restore__tied_arrays_have_the_same_content() -> None:
+    tied = np.zeros(2)
+    restore_into({"a": tied, "b": [tied]}, {"a": np.ones(2), "b": [np.ones(2)]})
+    assert tied.tolist() == [1, 1]
+    with pytest.raises(CheckpointError, match="different content"):
+        restore_into({"a": tied, "b": [tied]}, {"a": np.ones(2), "b": [np.array([1.0, -1.0])]})
+    assert tied.tolist() == [1, 1]
+
+
+def test_restore__fills_columns_of_one_matrix() -> None:
+    matrix = np.zeros((3, 2))
+    restore_into(list(matrix.T), [np.ones(3), np.full(3, 2.0)])
+    assert matrix.tolist() == [[1, 2]] * 3
+
+
+def test_restore__replaces_an_array_that_is_read_only_and_broadcast() -> None:
+    into = restore_into({"x": np.broadcast_to(np.zeros(1), (3,))}, {"x": np.arange(3.0)})
+    assert into["x"].tolist() == [0, 1, 2]
+
+
+def test_restore__rejects_tensors_without_memory() -> None:
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        module = torch.nn.Linear(2, 2)
+    weights = torch.nn.Linear(2, 2).state_dict()
+    for into, state in ((module, weights), (torch.zeros(2, device="meta"), torch.ones(2))):
+        with pytest.raises(CheckpointError, match="is on the meta device"):
+            restore_into({"x": into}, {"x": state})
+
+
+def test_restore__untied_weights_do_not_fit_tied_ones() -> None:
+    torch = pytest.importorskip("torch")
+    tied, untied = ({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)} for _ in range(2))
+    tied["b"].weight = tied["a"].weight
+    saved = {name: {key: value.clone() for key, value in one.state_dict().items()} for name, one in untied.items()}
+    before = tied["a"].weight.clone()
+    with pytest.raises(CheckpointError, match="have memory in common"):
+        restore_into(tied, saved)
+    assert torch.equal(tied["a"].weight, before)
+    saved["b"]["weight"] = saved["a"]["weight"].clone()
+    restore_into(tied, saved)
+    assert torch.equal(tied["b"].weight, saved["a"]["weight"])
