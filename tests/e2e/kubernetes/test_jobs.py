@@ -186,6 +186,15 @@ def test_image_without_python__is_named(kube: FakeKube, controller: Controller, 
     assert "no Python 3.9 or newer" in str(shown)
 
 
+def test_restricted_namespace__runs_a_job_without_root(kube: FakeKube, controller: Controller, tmp_path: Path) -> None:
+    kube.faults.restricted = True
+    task = {"run": "echo I am $(id -u) in $HOME; touch ~/x", "resources": {"infra": "k8s", "use_spot": True}}
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(task))
+    printed = controller.perdure("jobs", "launch", tmp_path / "task.yaml", "-y").stdout
+    assert "I am 1000 in /home/perdure" in printed
+    assert controller.job(1)["status"] == "SUCCEEDED"
+
+
 def test_tainted_node__drains_its_pod_and_both_nodes_of_the_job_move(
     kube: FakeKube, controller: Controller, tmp_path: Path
 ) -> None:

@@ -45,7 +45,12 @@ class ContainerProcess:
         self.termination_log.touch()
         if not has_python:
             mounts += [f"mount --bind /dev/null {python}" for python in _PYTHONS if os.path.exists(python)]
-        script = "\n".join(["set -e", *filter(None, mounts), "exec " + shlex.join(container["command"])])
+        command = shlex.join(container["command"])
+        if (user := _user(pod)) is not None:
+            # The test's own folders are closed to that user: only what is mounted is there.
+            command = f"setpriv --reuid={user} --regid={user} --clear-groups --no-new-privs {command}"
+            mounts.append("cd /")
+        script = "\n".join(["set -e", *filter(None, mounts), f"exec {command}"])
         path = f"{bin_folder}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         self._output = open(folder / "output.log", "wb")  # noqa: SIM115 - closed with the container
         self._process = subprocess.Popen(
@@ -77,6 +82,11 @@ class ContainerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    def freeze(self, *, thaw: bool = False) -> None:
+        """Stop every process of the container, or let them go on, as a machine that is suspended or out of memory."""
+        for process in _descendants(self._process.pid):
+            os.kill(process, signal.SIGCONT if thaw else signal.SIGSTOP)
+
     def output(self) -> str:
         return (self._folder / "output.log").read_text(errors="replace")
 
@@ -103,6 +113,7 @@ class ContainerProcess:
         volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
         source = self._folder / "volumes" / volume["name"]
         source.mkdir(parents=True, exist_ok=True)
+        source.chmod(0o2777)  # as an emptyDir: everybody may write, and it is root's
         if "emptyDir" not in volume:
             raise ValueError(f"this fake mounts emptyDir volumes only, not {volume}")
         target = mount["mountPath"]
@@ -111,6 +122,21 @@ class ContainerProcess:
             "" if os.path.isdir(target) else f"mount -t tmpfs none {shlex.quote(parent)}; mkdir {shlex.quote(target)}; "
         )
         return f"{hide}mount --bind {shlex.quote(str(source))} {shlex.quote(target)}"
+
+
+def _user(pod: Object) -> int | None:
+    """The user that the container runs as; None: root, or whoever runs the test."""
+    of_container = (pod["spec"]["containers"][0].get("securityContext") or {}).get("runAsUser")
+    user = of_container or (pod["spec"].get("securityContext") or {}).get("runAsUser")
+    return user if os.geteuid() == 0 else None
+
+
+def _descendants(parent: int) -> list[int]:
+    try:
+        children = [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    except OSError:
+        return []
+    return [one for child in children for one in (child, *_descendants(child))]
 
 
 def _has_fuse(container: Object) -> bool:

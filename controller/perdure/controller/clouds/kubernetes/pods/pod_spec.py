@@ -27,7 +27,8 @@ from perdure.controller.clouds.kubernetes.settings import ContextSettings, PodOp
 from perdure.recovery.market.view import Market
 
 BOOT_KEY, INIT_KEY = "boot.py", "init.py"
-STATE_DIR = "/var/lib/perdure"
+STATE_VOLUME = "/var/lib/perdure"
+STATE_DIR = f"{STATE_VOLUME}/agent"  # the agent's own: an emptyDir belongs to root, also where the agent is not root
 HOME_DIR = "/home/perdure"
 PYTHON_DIR = "/opt/perdure"
 NO_PYTHON = "the image has no Python 3.9 or newer, which the agent needs"
@@ -174,7 +175,7 @@ def _spec(template: PodTemplate, rank: int) -> dict[str, Any]:
     settings, options = template.settings, template.options
     anchor = names.anchor_name(template.request.owner)
     volumes = [_empty("state", None), _empty("shm", "Memory")]
-    mounts = [{"name": "state", "mountPath": STATE_DIR}, {"name": "shm", "mountPath": "/dev/shm"}]
+    mounts = [{"name": "state", "mountPath": STATE_VOLUME}, {"name": "shm", "mountPath": "/dev/shm"}]
     if template.is_restricted:
         volumes.append(_empty("home", None))
         mounts.append({"name": "home", "mountPath": HOME_DIR})
