@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+from perdure.agent.workload.memory_limit import MemoryLimit
 from perdure.agent.workload.stage import StageResult
 
 
@@ -26,15 +27,16 @@ class NodeFailed(Exception):
         self.outcome = outcome
 
 
-def outcome_of(stage: str, result: StageResult) -> Outcome:
-    """The outcome of a node whose `stage` ended with `result`."""
+def outcome_of(stage: str, result: StageResult, exceeded: MemoryLimit | None = None) -> Outcome:
+    """The outcome of a node whose `stage` ended with `result`. `exceeded`: the limit for which the kernel killed."""
     if result.stopped:
         return Outcome(exit_code=result.exit_code, interrupted=True, message=result.message)
     if result.exit_code == 0:
         return Outcome(exit_code=0, message=result.message)
-    return Outcome(
-        result.exit_code, failed_stage=stage, message=result.message or _describe_exit(stage, result.exit_code)
-    )
+    message = result.message or _describe_exit(stage, result.exit_code)
+    if exceeded is not None:
+        message += f"; {exceeded.explanation()}"
+    return Outcome(result.exit_code, failed_stage=stage, message=message)
 
 
 def _describe_exit(stage: str, exit_code: int | None) -> str:

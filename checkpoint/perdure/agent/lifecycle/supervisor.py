@@ -31,6 +31,7 @@ from perdure.agent.storage.node_storage import NodeStorage, StorageFailed
 from perdure.agent.workload.container.engine import ContainerFailed
 from perdure.agent.workload.container.task_container import TaskContainer, outermost
 from perdure.agent.workload.environment import node_path, workdir_path, workload_env
+from perdure.agent.workload.memory_limit import MemoryLimit
 from perdure.agent.workload.stage import Stage
 
 MOUNT_CHECK_S = 5.0  # how long the check of the mounts after a failed stage may take
@@ -270,6 +271,8 @@ class Supervisor:
         if not self._run_stage.has_begun or stage is self._run_stage:
             self._enter_phase(phase)
         reserve_disk_space(self._notice_path)
+        memory = MemoryLimit()
+        kills = memory.kills()
         try:
             stage.start(script, env=self._stage_env(stage.name), cwd=workdir_path(os.environ))
         except OSError as error:
@@ -278,7 +281,7 @@ class Supervisor:
             ) from None
         result = self._desired.wait_for(stage.result)
         assert result is not None
-        outcome = outcome_of(stage.name, result)
+        outcome = outcome_of(stage.name, result, memory if memory.kills() > kills else None)
         if outcome.failed_stage:
             raise NodeFailed(outcome)
         return outcome

@@ -154,7 +154,8 @@ def describe_failure(node: NodeView) -> str:
     detail = f": {node.message}" if node.message else ""
     stage = node.failed_stage or "run"
     if stage in ("run", "setup") and code:
-        return f"`{stage}` exited{code}{where}"
+        more = node.message.partition("; ")[2]  # the agent's first words say the same as these
+        return f"`{stage}` exited{code}{where}" + (f": {more}" if more else "")
     return f"{stage} failed{where}{detail}"
 
 

@@ -70,7 +70,15 @@ fi
 export PATH
 
 # A real conda, of the image or the user, wherever it is on PATH: environments that it makes are its own to activate.
-perdure_conda=$(type -aP conda | grep -vxF "$PERDURE_TOOLS/bin/conda" | head -n 1)
+# An image needs bash and no other program here: a slim one may lack grep.
+perdure_find_conda() {
+    local IFS=$'\n' path
+    for path in $(type -aP conda); do
+        [ "$path" = "$PERDURE_TOOLS/bin/conda" ] || { echo "$path" && return; }
+    done
+}
+perdure_conda=$(perdure_find_conda)
+unset -f perdure_find_conda
 if [ -n "$perdure_conda" ]; then
     set -a # so that its functions reach the scripts that are called
     if [ -r "${perdure_conda%/*/*}/etc/profile.d/conda.sh" ]; then
