@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,27 @@ def test_efa_block__of_the_training_guide_is_understood() -> None:
 def test_fuse__is_granted_by_privileges_or_a_device(container: dict[str, Any], expected: bool) -> None:
     assert pod_config.grants_fuse({"spec": {"containers": [container]}}) is expected
     assert not pod_config.grants_fuse({})
+
+
+# What SkyPilot 0.14.1 makes of 48 configurations (`sky.utils.config_utils.merge_k8s_configs`, executed).
+SKYPILOT = json.loads((Path(__file__).parents[5] / "data/pod_config_merges.json").read_text())
+
+
+def without_nulls(value: Any) -> Any:
+    """SkyPilot keeps a field that is null; the API server takes that for an absent one."""
+    if isinstance(value, dict):
+        return {name: without_nulls(one) for name, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("case", SKYPILOT["cases"], ids=[one["config"] for one in SKYPILOT["cases"]])
+def test_merge__is_that_of_skypilot(case: dict[str, Any]) -> None:
+    config = yaml.safe_load(case["config"])
+    pod_config.check(config, "pod_config")
+    assert pod_config.merged(SKYPILOT["base"], config) == without_nulls(case["merged"])
+
+
+@pytest.mark.parametrize("config", SKYPILOT["rejected"])
+def test_merge__rejects_what_skypilot_rejects(config: str) -> None:
+    with pytest.raises(SectionError):
+        pod_config.merged(SKYPILOT["base"], yaml.safe_load(config))
