@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def measure() -> dict[str, float]:
                 kube.store.create("pods", "training", _pod(number))
         with subprocess.Popen(
             [sys.executable, "-m", "benchmarks.kubernetes_pods", "--watch", str(kube.kubeconfig)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

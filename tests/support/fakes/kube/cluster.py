@@ -202,6 +202,16 @@ class FakeKube:
         assert container is not None, f"{name} has no container"
         container.stop()
 
+    def silence_node(self, name: str, *, silent: bool = True) -> None:
+        """The node answers nothing any more, its processes stand still, and its condition says so; or it is back."""
+        with self.store.lock:
+            for pod in self.store.all("pods"):
+                container = self.kubelets.container(pod) if pod["spec"].get("nodeName") == name else None
+                if container is not None:
+                    container.freeze(thaw=not silent)
+            (self.faults.no_kubelet.add if silent else self.faults.no_kubelet.discard)(name)
+            self.set_ready(name, "Unknown" if silent else "True", "Kubelet stopped posting node status.")
+
     def evict(self, name: str, grace_s: int | None = None) -> None:
         """As `kubectl drain` does it."""
         options = {"gracePeriodSeconds": grace_s} if grace_s is not None else {}
