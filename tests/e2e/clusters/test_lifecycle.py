@@ -90,6 +90,7 @@ def test_stop_and_start__keep_the_queue(sky: Clusters) -> None:
     assert sky.until("rest", waiting)["status"] == "SUCCEEDED"
 
 
+@pytest.mark.slow
 def test_home__is_there_again_after_stop_and_start(sky: Clusters) -> None:
     sky.launch("home", num_nodes=2, resources=Resources(cpus=1, infra="local"))
     buckets = sky.controller.home / "local" / "buckets"
@@ -144,6 +145,7 @@ def test_restarts__that_the_task_allows_wait_in_the_queue(sky: Clusters) -> None
     assert "again\n" in sky.log("retry", launched.number)
 
 
+@pytest.mark.slow
 def test_max_cost__ends_the_machines(sky: Clusters) -> None:
     resources = Resources(cpus=1, job_recovery={"max_cost": 0.0001})
     launched = clusters.launch_job(Task(run="sleep 600", resources=resources), "dear", client=sky.client)

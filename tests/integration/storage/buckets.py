@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import boto3
+import pytest
 from botocore.config import Config
 
 from perdure.controller.buckets.azure import AzureStore
@@ -21,6 +22,11 @@ from support.fakes.azurite import ACCOUNT, KEY, Azurite
 from support.fakes.gcs import FakeGcs
 
 KEY_ID, SECRET = "AKIATESTKEY", "secret-that-no-argument-list-may-show"
+
+SLOW_BUT_ON_S3 = pytest.mark.parametrize(
+    "bucket", ["s3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("local", "gcs", "azure"))], indirect=True
+)
+"""Of a test that takes long on every store, and whose subject is the mount: `make test` runs it on S3 alone."""
 
 
 @dataclass

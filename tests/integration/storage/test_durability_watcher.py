@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.storage.buckets import Bucket, LocalBucket, S3Bucket
+from integration.storage.buckets import SLOW_BUT_ON_S3, Bucket, LocalBucket, S3Bucket
 from integration.storage.conditions import Until
 from integration.storage.node import Node
 from perdure.agent.link.checkpoint_stream import CheckpointStream
@@ -203,6 +203,7 @@ def test_durable__waits_for_the_new_part_of_another_node(
     assert bucket.read("run/rank-1.bin") == b"anew !"
 
 
+@SLOW_BUT_ON_S3
 def test_durable__is_not_what_the_next_save_has_overwritten(
     node: Node, bucket: Bucket, new_run: Callable[..., Run], until: Until
 ) -> None:

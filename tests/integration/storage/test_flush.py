@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.storage.buckets import Bucket, LocalBucket, S3Bucket
+from integration.storage.buckets import SLOW_BUT_ON_S3, Bucket, LocalBucket, S3Bucket
 from integration.storage.conditions import Until
 from integration.storage.node import Node
 from perdure.agent.clock import now
@@ -240,6 +240,7 @@ def test_flush__of_a_frozen_rclone_fails_soon_after_the_deadline(
         os.kill(pid, signal.SIGCONT)
 
 
+@SLOW_BUT_ON_S3
 def test_flush__replaces_an_rclone_that_hangs(
     mounted: tuple[Mounts, Path], node: Node, bucket: Bucket, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.storage.buckets import Bucket, LocalBucket, S3Bucket
+from integration.storage.buckets import SLOW_BUT_ON_S3, Bucket, LocalBucket, S3Bucket
 from integration.storage.conditions import Until
 from integration.storage.node import Node
 from perdure.agent.storage.mounts import Mounts
@@ -83,6 +83,7 @@ def test_periodic_flush__of_a_file_that_is_rewritten_all_the_time(
     assert len(set(saved)) == 1
 
 
+@SLOW_BUT_ON_S3
 def test_periodic_flush__of_a_file_that_stays_open(mount: Mount, bucket: Bucket, until: Until) -> None:
     mounts, path = mount(bucket)
     (path / "runs").mkdir()

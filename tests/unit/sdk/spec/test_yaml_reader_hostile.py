@@ -178,7 +178,12 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BOMBS)
+SLOW_BOMBS = {"many keys"}  # "many problems" and "many documents" are as many nodes
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW_BOMBS else name for name in BOMBS]
+)
 def test_yaml_reader__limits_time_and_memory(tmp_path: Path, name: str) -> None:
     """In a process with limited memory. The error must be short enough to read."""
     path = tmp_path / "bomb.yaml"
