@@ -70,6 +70,7 @@ from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.config_file import ConfigFile
 from perdure.controller.runtime.config.listen import is_loopback
 from perdure.controller.runtime.config.notify_config import CALLBACK, read_notify_config
+from perdure.controller.runtime.config.oidc_config import read_oidc_config
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.metrics.event_loop import EventLoopLag
@@ -282,6 +283,7 @@ class Daemon:
             metrics=metrics,
             notifications=self._notifications,
             schedules=self._schedules,
+            oidc=read_oidc_config(ConfigFile.load(settings.home)),
             stream_activity=self._cluster_upkeep.streams,
             started_at=clock.now(),
             time_scale=time_scale,

@@ -78,8 +78,26 @@ export async function signOut(): Promise<void> {
   signedIn.value = false;
 }
 
+/** How a provider's sign-in has failed. The log of the controller says why. */
+const PROBLEMS: Record<string, string> = {
+  "#oidc-failed": "The sign-in has failed: the provider refused it, or did not answer. Try again, or ask an administrator.",
+  "#oidc-expired": "The sign-in took too long, or was begun in another browser. Try again.",
+  "#oidc-refused": "You are known to the provider, but have no access to this controller. Ask an administrator for it.",
+};
+
+/** What the provider is called that signs users in; null if there is none. */
+export async function signInProvider(): Promise<string | null> {
+  const { name } = (await (await open("/session/oidc/name")).json()) as { name: string | null };
+  return name;
+}
+
 /** Sign in with the code of the address's fragment, if it has one, and remove it from the address and the history. */
 export async function signInFromAddress(): Promise<string | null> {
+  const problem = PROBLEMS[location.hash];
+  if (problem) {
+    history.replaceState(null, "", location.pathname + location.search);
+    return problem;
+  }
   const match = /^#login=([\w-]+)$/.exec(location.hash);
   if (!match) return null;
   history.replaceState(null, "", location.pathname + location.search);

@@ -1,8 +1,8 @@
 // What surrounds every page: navigation, the live sign, theme, help, sign-in.
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
-import { signIn, signOut, signedIn } from "../core/api";
+import { useEffect, useState } from "preact/hooks";
+import { signIn, signInProvider, signOut, signedIn } from "../core/api";
 import { setShortcuts, shortcutsOn, useKeys } from "../core/keyboard";
 import { isLive } from "../core/live";
 import { may, me } from "../core/me";
@@ -152,6 +152,10 @@ function Help() {
 /** What a browser that is not signed in sees. */
 export function SignInPage({ problem }: { problem: string | null }) {
   const [error, setError] = useState<Error | null>(problem ? new Error(problem) : null);
+  const [provider, setProvider] = useState<string | null>(null);
+  useEffect(() => {
+    signInProvider().then(setProvider, () => undefined);
+  }, []);
   const submit = async (event: SubmitEvent) => {
     event.preventDefault();
     const text = String(new FormData(event.target as HTMLFormElement).get("code")).trim();
@@ -164,7 +168,14 @@ export function SignInPage({ problem }: { problem: string | null }) {
   return (
     <main class="signin" id="main">
       <h1>Sign in to Perdure</h1>
-      <p>Run this where you use Perdure. It opens this page, signed in:</p>
+      {provider !== null && (
+        <p>
+          <a class="button primary" href="/api/v1/session/oidc">
+            Sign in with {provider}
+          </a>
+        </p>
+      )}
+      <p>{provider === null ? "Run" : "Or run"} this where you use Perdure. It opens this page, signed in:</p>
       <pre class="command">perdure dashboard</pre>
       <form onSubmit={submit}>
         <label>

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from perdure.controller.api.access.oidc.provider import OidcProvider
 from perdure.controller.api.access.rate_limits import RateLimits
 from perdure.controller.api.auth import identify_user
 from perdure.controller.api.context import ApiContext
@@ -51,6 +52,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.add_middleware(RequestMetrics, metrics=context.metrics)
     app.state.browser_sessions = sessions = BrowserSessions(context)
     app.state.rate_limits = RateLimits(context.settings.quotas.requests_per_second)
+    app.state.oidc = None if context.oidc is None else OidcProvider(context.oidc, partial(_wall_now, context))
     app.state.spending = SpendingLedgers()
     is_user = partial(_is_user, context, sessions)
     app.add_middleware(RequestPrecheck, hosts=context.settings.host_names, is_user=is_user)
@@ -78,6 +80,10 @@ def _without_routes() -> tuple[FastAPI, RouteSections]:
     sections = RouteSections(app)
     app.openapi = partial(_openapi, app, sections)  # type: ignore[method-assign]  # FastAPI's own way to change it
     return app, sections
+
+
+def _wall_now(context: ApiContext) -> float:
+    return context.time_scale.to_wall(context.clock.now())
 
 
 def _is_user(context: ApiContext, sessions: BrowserSessions, headers: Headers, method: str, address: str) -> bool:

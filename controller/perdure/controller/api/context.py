@@ -21,6 +21,7 @@ from perdure.controller.peers.peer_messages import InboxReader
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.loop_watchdog import Watchdog
 from perdure.controller.runtime.clock import Clock, TimeScale
+from perdure.controller.runtime.config.oidc_config import OidcConfig
 from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.keyring import Keyring
@@ -74,6 +75,8 @@ class ApiContext:
     notifications: NotificationSender | None = None
     #: None in tests that schedule nothing.
     schedules: ScheduleService | None = None
+    #: None unless config.yaml has a provider for signing in.
+    oidc: OidcConfig | None = None
     #: None unless config.yaml enables backups.
     backups: BackupSchedule | None = None
     #: What users do on machines through streams.

@@ -21,6 +21,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/metrics"): USERS,
     ("GET", "/api/v1/notifications"): USERS,
     ("GET", "/api/v1/jobs/{job_id}/usage"): USERS,
+    ("GET", "/api/v1/jobs/{job_id}/metrics"): USERS,
     ("POST", "/api/v1/notifications/test"): BAD_INPUT,
     # The dashboard's page and files are the same for everybody, and contain no data.
     **{("GET", path): ANYBODY for path in PATHS},
@@ -28,6 +29,9 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/api/v1/session/codes"): (401, 401, 201, 401, 401, 401, 401),
     ("POST", "/api/v1/session"): (401,) * 7,  # the code is wrong; a token does not help
     ("GET", "/api/v1/session"): USERS,
+    ("GET", "/api/v1/session/oidc/name"): ANYBODY,
+    ("GET", "/api/v1/session/oidc"): (404,) * 7,  # there is no provider
+    ("GET", "/api/v1/session/oidc/callback"): (404,) * 7,
     ("DELETE", "/api/v1/session"): USERS,
     ("GET", "/api/v1/events"): USERS,
     ("GET", "/api/v1/jobs/{job_id}/spec"): USERS,

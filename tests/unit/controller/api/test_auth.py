@@ -61,7 +61,7 @@ class Deployment:
             url += "?timeout_s=0"
         if method == "WEBSOCKET":
             return self._upgrade(url, headers)
-        url = url.replace("{job_id:int}", "1")
+        url = url.replace("{job_id:int}", "1").replace("{sweep_id:int}", "1")
         bodies: dict[str, Any] = {
             "/api/v1/uploads/{digest}": {"content": UPLOADED},
             "/api/v1/session": {"json": {"code": "x"}},

@@ -185,3 +185,9 @@ class MetricsOverTime(TypedDict):
     now: str
     series: list[NodeMetrics]
     omitted: int  # nodes of older attempts that are left out
+
+
+class SignInProvider(TypedDict):
+    """The provider that signs users in, as the sign-in page calls it; null if there is none."""
+
+    name: str | None

@@ -37,6 +37,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "routes.uploads": ("/api/v1/uploads",),
     "routes.node_files": ("/agent/v1/artifacts", "/agent/v1/spec", "/agent/v1/token", "/agent/v1/uploads"),
     "dashboard.session": ("/api/v1/session",),
+    "dashboard.oidc": ("/api/v1/session",),
     "dashboard.events": ("/api/v1/events",),
     "dashboard.job_spec": ("/api/v1/jobs", "/api/v1/tasks"),
     "dashboard.market": ("/api/v1/market",),

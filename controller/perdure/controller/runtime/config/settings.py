@@ -58,6 +58,7 @@ OTHER_SECTIONS = (
     "backup",
     "notify",
     "services",
+    "oidc",
     "s3",
     "gcs",
     "azure_blob",

@@ -36,6 +36,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("GET", "/jobs/{job_id}/logs"): None,
     ("GET", "/jobs/{job_id}/spec"): None,
     ("GET", "/jobs/{job_id}/usage"): None,
+    ("GET", "/jobs/{job_id}/metrics"): None,
     ("POST", "/jobs/{job_id}/preempt"): {},
     ("GET", "/nodes/{name}"): None,
     ("GET", "/clusters/{name}/jobs"): None,
@@ -133,7 +134,9 @@ def test_streams__of_others_are_refused(installation: Installation) -> None:
     assert frames[0]["status"] == 404
 
 
-@pytest.mark.parametrize("path", sorted({p for m, p in TABLE if m == "GET" and "{" not in p and "/api/" in p}))
+@pytest.mark.parametrize(
+    "path", sorted({p for m, p in TABLE if m == "GET" and "{" not in p and "/api/" in p and "/oidc" not in p})
+)
 def test_lists__have_nothing_of_others(installation: Installation, path: str) -> None:
     query = "?timeout_s=0" if path.endswith("/events") else ""
     response = installation.call("bob", "GET", path.removeprefix("/api/v1") + query)
@@ -265,7 +268,8 @@ def test_every_route__declares_who_may_call_it(installation: Installation) -> No
     }
     assert None not in declared.values()
     public = {path for (path, *_), who in declared.items() if who == "anybody"}
-    assert public == {*PATHS, "/assets/{name}", "/healthz", "/api/v1/session"}
+    oidc = {f"/api/v1/session/oidc{path}" for path in ("", "/name", "/callback")}
+    assert public == {*PATHS, "/assets/{name}", "/healthz", "/api/v1/session", *oidc}
     assert declared["/api/v1/session", "DELETE"] == "permission: READ"
 
 

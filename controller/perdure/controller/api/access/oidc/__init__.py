@@ -1,0 +1,1 @@
+"""Sign-in by a provider of OpenID Connect: the authorization code flow with PKCE."""
