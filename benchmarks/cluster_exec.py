@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.latency import running_controller
 from benchmarks.machine import print_machine
 
-RUNS, WARM_UPS = 40, 2
+RUNS, WARM_UPS = 100, 2
 TARGET_S = 1.0
 PEER_S = (4.0, 5.0)
 PERDURE = str(Path(sys.executable).with_name("perdure"))

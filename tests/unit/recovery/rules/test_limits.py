@@ -167,6 +167,23 @@ def test_max_run__counts_only_while_the_task_runs() -> None:
     assert driver.task.status is Status.FAILED
 
 
+def test_max_run__adds_up_the_runs_between_three_preemptions() -> None:
+    driver = new_job(recovery=Recovery(max_run_s=3600.0)).running()
+    for generation in (1, 2, 3):
+        sleep(driver, 900)
+        driver.send(events.PreemptionNotice(0, generation, 0, driver.now + 30))
+        driver.report(NodePhase.ENDED, generation=generation, interrupted=True)
+        sleep(driver, 700)
+        driver.running()
+    sleep(driver, 890)
+    assert driver.task.outcome is None
+    sleep(driver, 20)
+    assert driver.task.outcome is Reason.MAX_DURATION
+    driver.report(NodePhase.ENDED, interrupted=True)
+    assert driver.task.status is Status.FAILED
+    assert "max_duration" in driver.task.message
+
+
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_max_cost__warns_and_ends(nodes: int) -> None:
     """The cheapest offer costs 0.10 USD per hour and node."""
