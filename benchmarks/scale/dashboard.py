@@ -42,9 +42,11 @@ WATCH = """() => {
   const marks = () => document.querySelectorAll(".bar .mark.preempted").length;
   const before = marks();
   window.shownAt = null;
-  new MutationObserver(() => {
+  window.watcher?.disconnect();  // that of the loss before would see any change as another mark
+  window.watcher = new MutationObserver(() => {
     if (!window.shownAt && marks() > before) window.shownAt = Date.now() / 1000;
-  }).observe(document.body, {subtree: true, childList: true});
+  });
+  window.watcher.observe(document.body, {subtree: true, childList: true});
 }"""
 
 
