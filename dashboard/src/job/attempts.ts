@@ -54,7 +54,9 @@ export function bars(job: JobDetail): Bar[] {
   for (const entry of job.timeline) {
     if (entry.generation === null) continue;
     const key = attemptKey(entry);
-    events.set(key, [...(events.get(key) ?? []), entry]);
+    const known = events.get(key);
+    if (known) known.push(entry);
+    else events.set(key, [entry]);
   }
   const reportsCheckpoints = job.timeline.some((entry) => entry.kind === "checkpoint.durable");
   return job.attempts.map((attempt) => bar(attempt, events.get(attemptKey(attempt)) ?? [], now, reportsCheckpoints));

@@ -1,5 +1,5 @@
 // One job: what it does, where it was, what it cost, why it waits; its log, timeline, YAML.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { get, send } from "../core/api";
 import { clockTime, count, duration, money, ordinal, percent, place, plural, savedShare, seconds } from "../core/format";
 import { useKeys } from "../core/keyboard";
@@ -34,7 +34,7 @@ export function JobPage({ id }: { id: number }) {
     setClock(job.now);
     document.title = `${statusSign(job.status)} ${job.name} · Perdure`;
   }, [job]);
-  const all = job ? bars(job) : [];
+  const all = useMemo(() => (job ? bars(job) : []), [job]); // the page is drawn again every second
   const step = (by: number) => {
     const at = all.findIndex((bar) => bar.key === selected);
     const next = all[at < 0 ? all.length - 1 : Math.max(0, Math.min(all.length - 1, at + by))];
