@@ -8,10 +8,11 @@ import os
 import signal
 import time
 
+import psutil
 import pytest
 
 from perdure.sdk import serve
-from support.helpers.services import Caller, ServiceHost, service_task
+from support.helpers.services import PROGRAM, Caller, ServiceHost, service_task
 from support.helpers.timing import scaled
 
 NAME = "model"
@@ -41,9 +42,27 @@ def test_endpoint__hides_the_token_from_replicas_logs_and_database(sky: ServiceH
     assert [path for path in files if secret in path.read_bytes()] == []
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_endpoint__logs_no_header(sky: ServiceHost, caller: Caller) -> None:
+    with contextlib.closing(caller.open()) as link:
+        headers = {"Authorization": f"Bearer {caller.token}", "X-Canary": "of-a-header", "Cookie": "of-a-cookie"}
+        link.request("GET", "/seen", headers=headers)
+        assert link.getresponse().read().count(b"of-a-header") == 1, "the replica gets it"
+    assert "GET /seen 200" in sky.controller.perdure("serve", "logs", NAME, "--load-balancer").stdout
+    logs = [path for path in sky.controller.home.rglob("*") if path.is_file() and "log" in path.name]
+    assert len(logs) > 2
+    everything = b"".join(path.read_bytes() for path in logs)
+    for secret in (b"Bearer", b"of-a-header", b"of-a-cookie"):
+        assert secret not in everything
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_endpoint__passes_every_method(caller: Caller, method: str) -> None:
     assert caller.call("/x", method, body={}).json()["method"] == method
+
+
+def test_endpoint__passes_head(caller: Caller) -> None:
+    answer = caller.call("/x", "HEAD")
+    assert (answer.status, answer.body) == (200, b"")
 
 
 def test_endpoint__streams_events_as_they_are_sent(caller: Caller) -> None:
@@ -73,6 +92,34 @@ def test_endpoint__repeats_no_post(sky: ServiceHost, caller: Caller) -> None:
     before = count()
     assert caller.call("/x", "POST", body={"hang_up": True}).status == 502
     assert count() == before + 1
+
+
+def test_endpoint__repeats_a_get_without_an_answer(caller: Caller) -> None:
+    assert caller.call("/once").status == 200, "each replica hangs up at first"
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "wait_s"),
+    [(1, 4), pytest.param(None, 130, marks=[pytest.mark.long, pytest.mark.timeout(400)], id="SkyServe's limit")],
+)
+def test_endpoint__gives_a_slow_post_to_one_replica(sky: ServiceHost, limit_s: int | None, wait_s: int) -> None:
+    """A generation that takes longer than the limit is not begun a second time."""
+    balancer = {"load_balancer": {"stream_timeout_seconds": limit_s}} if limit_s else {}
+    caller = sky.up("slow", service_task({"replicas": 2, **balancer}), ready=2)
+    assert caller.call("/x", "POST", body={"wait_s": wait_s}).status == 504
+    assert sum(caller.call("/calls").json()["calls"] for _ in range(2)) == 1
+    sky.controller.perdure("serve", "down", "slow", "--yes")
+
+
+def test_machines__listen_with_their_program_alone(sky: ServiceHost, caller: Caller) -> None:
+    machines = [one for one in sky.machines() if len(one) > 2]  # the agent and the program
+    assert len(machines) == 2
+    listening = []
+    for pid in (pid for machine in machines for pid in machine):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one = psutil.Process(pid)
+            listening += [one.cmdline()[1] for c in one.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    assert listening == [str(PROGRAM)] * 2
 
 
 def test_replicas__share_the_requests(caller: Caller) -> None:
@@ -137,6 +184,7 @@ def test_down__leaves_nothing(sky: ServiceHost, caller: Caller) -> None:
     sky.controller.perdure("serve", "down", NAME, "--yes")
     assert sky.get(NAME)["status"] == "DOWN"
     sky.controller.until(sky.no_machines, "the end of every machine")
+    sky.controller.until(lambda: sky.controller_processes() == ["perdure.controller"], "nothing else that runs")
     with pytest.raises((ConnectionRefusedError, http.client.RemoteDisconnected)):
         caller.call()
     assert sky.controller.perdure("serve", "status").stdout.count("No live services") == 1

@@ -132,3 +132,21 @@ def test_update__after_a_failed_one_is_taken(sky: ServiceHost, caller: Caller, w
     assert sky.get(NAME)["message"] == ""
     sky.controller.perdure("serve", "down", NAME, "--yes")
     sky.controller.until(sky.no_machines, "the end of every machine")
+
+
+def test_update__to_other_machines_fails_no_request(sky: ServiceHost, workdir: Path) -> None:
+    def on(memory: str, model: str) -> Any:
+        section = {"replicas": NUM_REPLICAS}
+        return service_task(section, envs={"MODEL": model}, resources={"memory": memory})
+
+    caller = sky.up("moving", on("1+", "first"), ready=NUM_REPLICAS)
+    with calling(caller) as running:
+        sky.controller.until(lambda: running.models["first"] > PER_SECOND, "answers of the old version")
+        serve.update(on("2+", "second"), "moving", client=sky.client)
+        sky.controller.until(
+            lambda: [one["version"] for one in sky.ready("moving")] == [2] * NUM_REPLICAS, "the new one"
+        )
+        sky.controller.until(lambda: running.models["second"] > PER_SECOND, "answers of the new version")
+    assert set(running.answers) == {200}
+    assert min(one["number"] for one in sky.ready("moving")) > NUM_REPLICAS, "new machines"
+    sky.controller.perdure("serve", "down", "moving", "--yes")

@@ -88,6 +88,16 @@ class ServiceHost:
 
     def signal_machine(self, number: int, signal_: signal.Signals) -> None:
         """Send a signal to every process of a replica's local machine, such as SIGSTOP: then it is only silent."""
+        for machine in self.machines():
+            if any(_environ_has(pid, f"SKYPILOT_SERVE_REPLICA_ID={number}") for pid in machine):
+                for pid in machine:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal_)
+                return
+        raise AssertionError(f"no machine of replica {number} runs")
+
+    def machines(self) -> Iterator[list[int]]:
+        """The processes of each local machine."""
         children: dict[int, list[int]] = {}
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -97,18 +107,36 @@ class ServiceHost:
             machine = [json.loads(state.read_text()).get("pid", 0)]
             for pid in machine:
                 machine += children.get(pid, [])
-            if any(_environ_has(pid, f"SKYPILOT_SERVE_REPLICA_ID={number}") for pid in machine):
-                for pid in machine:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal_)
-                return
-        raise AssertionError(f"no machine of replica {number} runs")
+            yield machine
 
     def kill_daemon(self) -> None:
         os.kill(json.loads((self.controller.home / "controller.json").read_text())["pid"], signal.SIGKILL)
 
+    def controller_processes(self) -> list[str]:
+        """What runs of the controller and of its machines, by program."""
+        pid = json.loads((self.controller.home / "controller.json").read_text())["pid"]
+        known = {pid, *_descendants(pid), *(one for machine in self.machines() for one in machine)}
+        return sorted(program for one in known if (program := _program_of(one)))
+
     def no_machines(self) -> bool:
         return not list(self.controller.home.glob("local/instances/*/machine"))
+
+
+def _descendants(pid: int) -> set[int]:
+    children: set[int] = set()
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            children.update(map(int, task.read_text().split()))
+    return children.union(*map(_descendants, children))
+
+
+def _program_of(pid: int) -> str:
+    """ "" if it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return ""
+    return "perdure.controller" if "perdure.controller" in words else words[0]
 
 
 def _environ_has(pid: int, entry: str) -> bool:

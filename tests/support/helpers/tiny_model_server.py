@@ -18,6 +18,7 @@ REPLICA = os.environ.get("SKYPILOT_SERVE_REPLICA_ID", "?")
 TOKEN_S = float(os.environ.get("TOKEN_S", "0.05"))
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 calls = 0
+has_hung_up = False
 
 
 def pause(seconds: float) -> None:
@@ -45,10 +46,24 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"object": "list", "data": [{"id": os.environ.get("MODEL", "tiny")}]})
         elif self.path == "/calls":
             self.answer({"calls": calls})
+        elif self.path == "/once":
+            self.hang_up_once()
         elif self.path == "/exit":
             os._exit(3)
         else:
             self.answer({"replica": REPLICA, "headers": dict(self.headers), "model": os.environ.get("MODEL", "tiny")})
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def hang_up_once(self) -> None:
+        """The first request has no answer."""
+        global has_hung_up
+        if has_hung_up:
+            self.answer({"replica": REPLICA})
+        has_hung_up, self.close_connection = True, True
 
     def do_POST(self) -> None:
         global calls  # noqa: PLW0603

@@ -133,6 +133,31 @@ def test_framing__follows_no_answer_with_two_lengths(lengths: bytes) -> None:
     assert not fed(BEGINNING + lengths + b"\r\nhello" + EVENTS).is_between_events
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        BEGINNING + b"Content-Length: 5\r\n\r\nhello",
+        BEGINNING + b"CONTENT-LENGTH:5\r\nX: y\r\n\r\nhello",
+        BEGINNING + b"Content-Length: 0\r\n\r\n",
+        BEGINNING + b"Content-Length: 5\r\n\r\nhell",
+        BEGINNING + b"Content-Length: 5\r\n\r\nhello!",
+        BEGINNING + b"Content-Length: 5, 5\r\n\r\nhello",
+        BEGINNING + b"Content-Length : 5\r\n\r\nhello",
+        BEGINNING + b"X: content-length\r\nContent-Length: 5\r\n\r\nhello",
+        BEGINNING + CHUNKED + b"X: content-length: 5\r\n\r\nhello",
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\nContent-Length: 5\r\n\r\nhello",
+        b"http/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/2.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+def test_framing__takes_a_small_answer_at_once_as_byte_by_byte(answer: bytes) -> None:
+    at_once = fed(answer, EVENTS)
+    assert state(at_once) == state(fed(*(answer[index : index + 1] for index in range(len(answer))), EVENTS))
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from(PIECES) | st.binary(max_size=20), max_size=12),
