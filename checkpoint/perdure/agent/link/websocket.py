@@ -64,8 +64,22 @@ def encode(opcode: int, payload: bytes) -> bytes:
         head = struct.pack("!BBH", 0x80 | opcode, 0x80 | 126, size)
     else:
         head = struct.pack("!BBQ", 0x80 | opcode, 0x80 | 127, size)
-    key = os.urandom(4)
+    key = _random_key()
     return head + key + mask(payload, key)
+
+
+_keys = bytearray()
+
+
+def _random_key() -> bytes:
+    """Four bytes that nobody can guess. Many are made at once: a system call would take longer than all the rest."""
+    while True:
+        try:
+            key = _keys.pop(), _keys.pop(), _keys.pop(), _keys.pop()
+        except IndexError:  # another thread may have taken some of the last ones
+            _keys.extend(os.urandom(4096))
+        else:
+            return bytes(key)
 
 
 def decode(buffer: bytearray) -> Frame | None:
@@ -177,6 +191,40 @@ class WebSocket:
                 return None
             if time.monotonic() >= deadline:
                 return None  # also in the middle of a message, and under a flood of pings
+
+    def take_frames(self) -> list[Frame]:
+        """The frames that have arrived, without waiting. Answer pings and a close yourself. Raises Disconnected."""
+        while True:
+            try:
+                with self._socket_call:
+                    data = self._sock.recv(1 << 16)
+            except _RETRY:
+                break
+            except (OSError, ValueError) as error:
+                raise Disconnected(f"reading: {error}") from None
+            if not data:
+                raise Disconnected("the server closed the connection")
+            self._buffer += data
+            if not _buffered_by_tls(self._sock):
+                break
+        frames = []
+        while (frame := decode(self._buffer)) is not None:
+            frames.append(frame)
+        if frames:
+            self.last_received = time.monotonic()
+        return frames
+
+    def send_some(self, frames: bytes) -> int:
+        """How many bytes of `frames`, which `encode` has made, were sent without waiting. Raises Disconnected."""
+        try:
+            with self._socket_call:
+                sent = self._sock.send(frames)
+        except _RETRY:
+            return 0
+        except (OSError, ValueError) as error:
+            raise Disconnected(f"sending: {error}") from None
+        self.last_sent = time.monotonic()
+        return sent
 
     def abort(self) -> None:
         """Cut the connection, from any thread: `send_*` and `receive` raise Disconnected."""

@@ -8,9 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from perdure.agent.link.stream_copy import send_all, write_all
+from perdure.agent.tunnel.port_relay import PortRelay
 from perdure.agent.tunnel.session import Session, SessionContext, SessionRefused
 
 CONNECT_TIMEOUT_S = 5.0
+_RELAY = PortRelay()
 _LOOPBACK = ("127.0.0.1", "::1")
 
 
@@ -19,7 +21,15 @@ def serve_service_port(session: Session, request: Mapping[str, Any], context: Se
 
     On the local cloud, machines share a network, so programs that use the same port listen at different addresses.
     """
-    _serve(session, _connect(int(request["port"]), (context.node_ip, *_LOOPBACK)))
+    link = _connect(int(request["port"]), (context.node_ip, *_LOOPBACK))
+    session.at_end(link.close)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setblocking(False)
+    session.touch()
+    session.accept()
+    _RELAY.run(session, link)
+    session.receive(lambda _data: None, lambda _message: None)  # until the controller has closed the stream
+    session.finish(0)
 
 
 def serve_port(session: Session, request: Mapping[str, Any], _context: SessionContext) -> None:

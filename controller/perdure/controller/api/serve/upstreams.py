@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from perdure.controller.submit.errors import RequestRejected
 log = structlog.get_logger(__name__)
 
 HOLD_S, MAX_HELD = 600.0, 1000
-EVENT_LINGER_S = 0.2
+EVENT_LINGER_S, REFUSAL_WAIT_S = 0.2, 1.0
 READ_BYTES = 32 * 1024
 _STREAM_LOST = (OSError, WebSocketDisconnect, RuntimeError, TimeoutError)
 
@@ -168,7 +169,7 @@ class Upstreams:
             if target is None:
                 refused.clear()
                 if why := await self._wait_for_target(give_up_at, reader.gone):
-                    await _refuse(writer, why)
+                    await _refuse(reader, writer, why)
                     return True
                 continue
             leaves = self._when_target_leaves(target.number, reader.gone)
@@ -303,7 +304,11 @@ def _end_with_event(writer: asyncio.StreamWriter, why: str) -> None:
     asyncio.get_running_loop().call_later(EVENT_LINGER_S, writer.close)
 
 
-async def _refuse(writer: asyncio.StreamWriter, why: str) -> None:
+async def _refuse(reader: _RequestReader, writer: asyncio.StreamWriter, why: str) -> None:
+    """Answer with 503. To a proxy that is still sending the request, a closed connection would be no answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REFUSAL_WAIT_S):
+            await reader.read(READ_BYTES)
     body = json.dumps({"error": {"message": why, "type": "service_unavailable"}}).encode()
     head = (
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 5\r\n"
@@ -311,3 +316,5 @@ async def _refuse(writer: asyncio.StreamWriter, why: str) -> None:
     )
     writer.write(head.encode() + body)
     await writer.drain()
+    writer.write_eof()
+    await asyncio.wait([reader.gone], timeout=REFUSAL_WAIT_S)

@@ -170,6 +170,24 @@ def test_upstreams__refuse_at_once_what_nobody_will_answer(folder: Path) -> None
     play(folder, scene)
 
 
+def test_upstreams__refuse_a_request_that_is_still_being_sent(folder: Path) -> None:
+    """A proxy that finds the connection closed answers with 502 instead."""
+
+    async def scene(upstreams: Upstreams, _agents: Agents) -> None:
+        await upstreams.apply({}, "it cannot start")
+        reader, writer = await asyncio.open_unix_connection(str(folder / "hold.sock"))
+        while not upstreams._carried:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            writer.write(b"POST / HTTP/1.1\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+
+    play(folder, scene)
+
+
 def test_upstreams__open_nothing_for_a_caller_that_has_gone(folder: Path) -> None:
     async def scene(upstreams: Upstreams, agents: Agents) -> None:
         await upstreams.apply({}, "")
