@@ -30,7 +30,7 @@ MAX_TRIES = 12
         {"POST secrets": [(500, "etcd")] * 3, "PATCH secrets": [(500, "etcd")] * 3},
         {"POST pods": [(429, "slow down")] * 2, "PATCH pods": [(429, "slow down")]},
         {"PATCH pods": [(409, "the object has been modified")] * 2},
-        {"PATCH secrets": [(409, "the object has been modified")], "GET pods": [(503, "starting")]},
+        {"PATCH secrets": [(409, "the object has been modified")], "GET secrets": [(503, "starting")]},
     ],
     ids=["500 ×3", "500 ×3 on the anchor", "429", "409", "409 and 503"],
 )

@@ -40,15 +40,17 @@ def launch(cluster: Cluster, request: LaunchRequest) -> list[Object]:
 
 def _complete(cluster: Cluster, request: LaunchRequest, anchor: Object) -> list[Object]:
     """Do what is left of the launch."""
+    created: list[Object] | None = None
     if not anchors.is_complete(anchor) and anchors.terminated_at(anchor) is None:
         try:
-            _create_pods(cluster, request, anchor)
+            created = _create_pods(cluster, request, anchor)
         except (ApiError, CloudRejected) as error:
             if isinstance(error, CloudRejected) or _is_final(error):
                 _undo(cluster, request)
             raise
         anchors.annotate(cluster, anchor["metadata"]["name"], {anchors.COMPLETE: "yes"})
-    return _open_gates(cluster, request)
+    # A list by label costs the API server a look at every pod of the namespace.
+    return [_open_gate(cluster, pod) for pod in (_list_pods(cluster, request) if created is None else created)]
 
 
 def _is_final(error: ApiError) -> bool:
@@ -108,19 +110,23 @@ def _create_anchor(cluster: Cluster, request: LaunchRequest) -> Object:
         return anchor
 
 
-def _create_pods(cluster: Cluster, request: LaunchRequest, anchor: Object) -> None:
+def _create_pods(cluster: Cluster, request: LaunchRequest, anchor: Object) -> list[Object]:
+    """The pods, also those that another call created; without those that have ended meanwhile."""
+    pods: list[Object] = []
     template = _template(cluster, request)
     for rank in range(request.num_nodes):
         while True:
             pod = build_pod(template, rank, anchor["metadata"]["uid"])
             try:
-                if _create_pod(cluster, pod, request):
-                    break
+                pods += _create_pod(cluster, pod, request)
+                break
+            except _HasRights:
                 cluster.may_use_fuse = False
             except ApiError as error:
                 if not _learn(cluster, template, error):
                     raise
             template = _template(cluster, request)
+    return pods
 
 
 def _learn(cluster: Cluster, template: PodTemplate, error: ApiError) -> bool:
@@ -139,8 +145,12 @@ def _learn(cluster: Cluster, template: PodTemplate, error: ApiError) -> bool:
     return False
 
 
-def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -> bool:
-    """Create the pod, unless it exists. False, and it is removed again, if it would have rights on its node."""
+class _HasRights(Exception):
+    """A pod would have had rights on its node. It has been removed."""
+
+
+def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -> list[Object]:
+    """Create the pod, unless it exists. Empty if it existed and is gone. Raises _HasRights."""
     try:
         created = cluster.client.post(cluster.path("pods"), pod)
         cluster.room_takers.add(capacity.reduce_pod(created))
@@ -151,24 +161,34 @@ def _create_pod(cluster: Cluster, pod: dict[str, Any], request: LaunchRequest) -
         if existing is not None and names.owner_of(existing) != request.owner:
             raise
         if existing is None:
-            return True
+            return []
         if not fuse.is_confined(existing) and "deletionTimestamp" in existing["metadata"]:
             raise  # a finalizer, such as Kueue's, keeps the one that was removed: a later call creates the next
         created = existing
     if not fuse.is_confined(created):
         delete(cluster, "pods", pod["metadata"]["name"], grace_s=0, uid=created["metadata"]["uid"])
-        return False
-    return True
+        raise _HasRights
+    return [created]
 
 
-def _open_gates(cluster: Cluster, request: LaunchRequest) -> list[Object]:
+def _list_pods(cluster: Cluster, request: LaunchRequest) -> list[Object]:
     pods = cluster.pods(f"{names.TOKEN}={names.digest_of(request.owner.token)}")
-    own = [pod for pod in pods if names.owner_of(pod) == request.owner]
-    return [_open_gate(cluster, pod) for pod in own]
+    return [pod for pod in pods if names.owner_of(pod) == request.owner]
 
 
 def _open_gate(cluster: Cluster, pod: Object) -> Object:
-    """Remove our gate. Those of others, such as Kueue's, stay."""
+    """Remove our gate, also if somebody else changes the pod meanwhile, such as Kueue."""
+    try:
+        return _remove_own_gate(cluster, pod)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        present = cluster.find("pods", pod["metadata"]["name"])
+        return pod if present is None else _remove_own_gate(cluster, present)
+
+
+def _remove_own_gate(cluster: Cluster, pod: Object) -> Object:
+    """The gates of others stay."""
     gates = pod["spec"].get("schedulingGates") or []
     others = [gate for gate in gates if gate["name"] != names.GATE]
     if len(others) == len(gates) or "deletionTimestamp" in pod["metadata"] or not fuse.is_confined(pod):
