@@ -1,4 +1,4 @@
-"""Writes what nodes have reported into their series in the database, some nodes at a time (ADR 34)."""
+"""Writes what nodes have reported into their series in the database, some nodes at a time (ADR 32)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What nodes report over time, as series of a bounded size (ADR 34)."""
+"""What nodes report over time, as series of a bounded size (ADR 32)."""
