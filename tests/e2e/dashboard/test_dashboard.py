@@ -12,7 +12,17 @@ from e2e.dashboard.conftest import TAGS, Dashboard, playwright
 from perdure.sdk.connection import api_types
 from support.helpers.timing import scaled, wait_until
 
-VIEWS = ["/jobs", "/jobs?status=all", "/jobs?q=no-such-job", "/launch", "/market", "/savings", "/nodes", "/controllers"]
+VIEWS = [
+    "/jobs",
+    "/jobs?status=all",
+    "/jobs?q=no-such-job",
+    "/launch",
+    "/market",
+    "/savings",
+    "/nodes",
+    "/controllers",
+    "/schedules",
+]
 TABS = ["", "?tab=timeline", "?tab=graphs", "?tab=yaml"]
 
 
