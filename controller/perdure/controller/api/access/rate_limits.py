@@ -51,6 +51,11 @@ class RateLimit:
         self._buckets[key] = left - 1.0, self._now()
         return 0.0
 
+    def give_back(self, key: str) -> None:
+        """The last call of `take` does not count."""
+        if key in self._buckets:
+            self._buckets[key] = self._left(key) + 1.0, self._now()
+
     def _left(self, key: str) -> float:
         left, at = self._buckets.get(key, (self._burst, 0.0))
         return min(self._burst, left + (self._now() - at) * self._per_second)
@@ -83,3 +88,7 @@ class RateLimits:
 
     def count_failed_sign_in(self, address: str) -> None:
         self._failures.take(address)
+
+    def forgive_sign_in(self, address: str) -> None:
+        """The sign-in that was counted last has succeeded."""
+        self._failures.give_back(address)

@@ -82,15 +82,16 @@ async def finish(
     """The provider has sent the browser back. Whatever is wrong, the page says it, and the log why."""
     provider, sessions = _provider(request), _sessions(request)
     limits: RateLimits = request.app.state.rate_limits
-    limits.check_sign_in(address_of(request))
+    address = address_of(request)
+    limits.check_sign_in(address)
+    limits.count_failed_sign_in(address)  # until it has succeeded, so that many at once are counted, too
     kept = request.cookies.get(_cookie_name(sessions), "")
-    if not code or not _STATE.fullmatch(state) or not hmac.compare_digest(state, kept):
-        limits.count_failed_sign_in(address_of(request))
+    if not (code and _STATE.fullmatch(state) and _STATE.fullmatch(kept) and hmac.compare_digest(state, kept)):
         response = _to_page("oidc-failed" if request.query_params.get("error") else "oidc-expired")
     else:
         response = await run_in_threadpool(_sign_in, request, provider, sessions, code, state)
-        if "#login=" not in response.headers["location"]:
-            limits.count_failed_sign_in(address_of(request))
+        if "#login=" in response.headers["location"]:
+            limits.forgive_sign_in(address)
     response.headers["Set-Cookie"] = _state_cookie(sessions, "", 0)
     return response
 

@@ -39,6 +39,13 @@ CONFIG_KEYS = (
         "none",
         "The role of users without such a group; without a default, they are refused.",
     ),
+    ConfigKey(
+        "oidc.trust_email",
+        "bool",
+        "false",
+        "Believe addresses of a provider that does not say whether it has verified them. Only if its users cannot set "
+        "their address themselves.",
+    ),
     ConfigKey("oidc.allow_domains", "list of text", "[] (all)", "The domains that a user's address may have."),
 )
 
@@ -57,6 +64,7 @@ class OidcConfig:
     roles: Mapping[str, str] = field(default_factory=dict)
     default_role: str | None = None
     allow_domains: tuple[str, ...] = ()
+    trust_email: bool = False
 
 
 def read_oidc_config(source: ConfigFile) -> OidcConfig | None:
@@ -68,6 +76,9 @@ def read_oidc_config(source: ConfigFile) -> OidcConfig | None:
     if not is_safe_url(issuer):
         raise source.error(("oidc", "issuer"), "expected a URL that begins with https://")
     secret = _text(source, section, "client_secret_file")
+    trust_email = section.get("trust_email", False)
+    if not isinstance(trust_email, bool):
+        raise source.error(("oidc", "trust_email"), f"expected true or false, found {trust_email!r}")
     roles, default_role = section.get("roles") or {}, section.get("default_role")
     if not isinstance(roles, dict) or not all(isinstance(g, str) and role in ROLES for g, role in roles.items()):
         raise source.error(("oidc", "roles"), f"expected a mapping of groups to roles ({', '.join(ROLES)})")
@@ -86,6 +97,7 @@ def read_oidc_config(source: ConfigFile) -> OidcConfig | None:
         dict(roles),
         default_role,
         tuple(domain.lower() for domain in _texts(source, section, "allow_domains", ())),
+        trust_email,
     )
 
 

@@ -80,7 +80,9 @@ def site(tmp_path: Path, migrated: Path) -> Iterator[Site]:
     shutil.copyfile(migrated, tmp_path / "perdure.db")
     clock = ManualClock()
     (tmp_path / "oidc.secret").write_text("s3cret!\n")
-    with FakeOidcProvider(secret="s3cret%21", now=clock.now, claims={"email": "ada@example.org"}) as provider:
+    with FakeOidcProvider(
+        secret="s3cret%21", now=clock.now, claims={"email": "ada@example.org", "email_verified": True}
+    ) as provider:
         provider.claims["groups"] = ["ml"]
         (tmp_path / "config.yaml").write_text(
             f"oidc: {{issuer: '{provider.issuer}', client_id: perdure, client_secret_file: oidc.secret, name: Example, "
@@ -184,3 +186,16 @@ def test_controller_without_a_provider__offers_none(tmp_path: Path, migrated: Pa
     assert browser.get(START).status_code == browser.get(f"{START}/callback").status_code == 404
     daemon.socket.close()
     daemon.close()
+
+
+def test_cookie__with_other_bytes_is_no_state(site: Site) -> None:
+    browser = site.browser()
+    path = f"{START}/callback?code=x&state={'a' * 32}"
+    name = f"perdure-oidc-{site.daemon.api_context.controller_id}"
+    answer = browser.get(path, headers={"Cookie": f"{name}=\u00e9".encode("latin-1")})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/#oidc-expired")
+
+
+def test_sign_ins__that_succeed_do_not_count_as_failures(site: Site) -> None:
+    for _ in range(12):
+        assert site.sign_in(site.browser()).startswith("/#login=")

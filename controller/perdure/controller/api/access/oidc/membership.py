@@ -17,7 +17,8 @@ class NotAMember(Exception):
 def member_of(claims: Mapping[str, Any], config: OidcConfig) -> tuple[str, Role]:
     """The name and the role of the user. Raises NotAMember."""
     name = claims.get(config.user_claim)
-    if not isinstance(name, str) or not users.NAME.fullmatch(name.lower()):
+    # Outside of ASCII, other letters become these in lower case: the sign of Kelvin, for one, a k.
+    if not isinstance(name, str) or not name.isascii() or not users.NAME.fullmatch(name.lower()):
         raise NotAMember(f"the claim {config.user_claim!r} is no name of a user")
     name = name.lower()
     if name in users.RESERVED_NAMES:
@@ -37,8 +38,9 @@ def member_of(claims: Mapping[str, Any], config: OidcConfig) -> tuple[str, Role]
 def _check_address(claims: Mapping[str, Any], config: OidcConfig) -> None:
     """An address that the provider has not verified is anybody's."""
     address = claims.get("email")
-    if claims.get("email_verified", True) is not True:
-        raise NotAMember("the provider has not verified their address")
-    domain = address.rpartition("@")[2].lower() if isinstance(address, str) else ""
+    if claims.get("email_verified", config.trust_email) not in (True, "true"):  # a text from Cognito
+        raise NotAMember("the provider does not say that it has verified their address (email_verified)")
+    domain = address.rpartition("@")[2] if isinstance(address, str) and address.isascii() else ""
+    domain = domain.lower()
     if config.allow_domains and domain not in config.allow_domains:
         raise NotAMember(f"the domain {domain!r} is not among oidc.allow_domains")

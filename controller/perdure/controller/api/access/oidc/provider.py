@@ -21,11 +21,17 @@ from perdure.controller.runtime.config.oidc_config import OidcConfig, is_safe_ur
 TIMEOUT_S = 10.0
 _MAX_BYTES = 2**20
 _CACHED_S = 3600.0
+_FAILED_S = 5.0  # how long a provider that could not be read is not asked again
+_MAX_CALLS = 4  # at a time: each holds a thread that other requests need
 _KEYS_AGAIN_S = 60.0  # how often a token with an unknown key may cause another look at the keys
 
 
 class ProviderFailed(Exception):
     """The provider did not do its part. The text says what; it has no secret."""
+
+
+class ProviderBusy(ProviderFailed):
+    """It was not asked, because too many sign-ins wait for it already."""
 
 
 @dataclass
@@ -36,6 +42,8 @@ class OidcProvider:
     wall_now: Callable[[], float]
     monotonic: Callable[[], float] = time.monotonic
     _documents: dict[str, tuple[float, dict[str, Any]]] = field(default_factory=dict)
+    _failures: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _calls: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(_MAX_CALLS))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
@@ -67,7 +75,7 @@ class OidcProvider:
         if (secret := self._secret()) is not None:
             pair = f"{quote(self.config.client_id, safe='')}:{quote(secret, safe='')}"  # RFC 6749, section 2.3.1
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
-        answer = _call(self._endpoint("token_endpoint"), headers, urlencode(form).encode())
+        answer = self._call(self._endpoint("token_endpoint"), headers, urlencode(form).encode())
         try:
             return self._verify(str(answer.get("id_token")), nonce, max_age_s=_CACHED_S)
         except UnknownSigningKey:
@@ -92,10 +100,10 @@ class OidcProvider:
 
     def _metadata(self) -> Mapping[str, Any]:
         """The provider's description of itself, which must be of the issuer that is configured."""
-        found = self._document(f"{self.config.issuer}/.well-known/openid-configuration", _CACHED_S)
-        if str(found.get("issuer")).rstrip("/") != self.config.issuer:
+        metadata = self._document(f"{self.config.issuer}/.well-known/openid-configuration", _CACHED_S)
+        if str(metadata.get("issuer")).rstrip("/") != self.config.issuer:
             raise ProviderFailed("it describes another issuer than oidc.issuer")
-        return found
+        return metadata
 
     def _endpoint(self, name: str) -> str:
         url = self._metadata().get(name)
@@ -105,13 +113,31 @@ class OidcProvider:
 
     def _document(self, url: str, max_age_s: float) -> dict[str, Any]:
         with self._lock:
-            known = self._documents.get(url)
+            known, failure = self._documents.get(url), self._failures.get(url)
         if known is not None and self.monotonic() - known[0] < max_age_s:
             return known[1]
-        document = _call(url, {})
+        if failure is not None and self.monotonic() - failure[0] < _FAILED_S:
+            raise ProviderFailed(failure[1])
+        try:
+            document = self._call(url, {})
+        except ProviderBusy:
+            raise
+        except ProviderFailed as error:
+            with self._lock:
+                self._failures[url] = self.monotonic(), str(error)
+            raise
         with self._lock:
             self._documents[url] = self.monotonic(), document
         return document
+
+    def _call(self, url: str, headers: Mapping[str, str], body: bytes | None = None) -> dict[str, Any]:
+        """`_call`, unless too many wait for the provider already. Raises ProviderFailed."""
+        if not self._calls.acquire(blocking=False):
+            raise ProviderBusy("too many sign-ins wait for it")
+        try:
+            return _call(url, headers, body)
+        finally:
+            self._calls.release()
 
     def _secret(self) -> str | None:
         if self.config.client_secret_file is None:

@@ -31,7 +31,7 @@ def config(**more: Any) -> OidcConfig:
 def test_member__has_a_name_and_the_highest_role(
     claims: dict[str, Any], more: dict[str, Any], expected: tuple[str, Role]
 ) -> None:
-    assert member_of(claims, config(**more)) == expected
+    assert member_of({"email_verified": True, **claims}, config(**more)) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,11 @@ def test_member__has_a_name_and_the_highest_role(
         ({"email": 7, "groups": ["ml"]}, {}),
         ({"email": "a b@c", "groups": ["ml"]}, {}),
         ({"email": "a@b.c", "email_verified": False, "groups": ["ml"]}, {}),
+        ({"email": "a@b.c", "email_verified": False, "groups": ["ml"]}, {"trust_email": True}),
+        ({"email": "a@b.c", "email_verified": "false", "groups": ["ml"]}, {}),
+        ({"email": "\u212aate@b.c", "groups": ["ml"]}, {}),
+        ({"nick": "\u212aate", "groups": ["ml"]}, {"user_claim": "nick"}),
+        ({"nick": "a", "email": "a@\u212a.c", "groups": ["ml"]}, {"user_claim": "nick", "allow_domains": ("k.c",)}),
         ({"email": "a@evil.org", "groups": ["ml"]}, {"allow_domains": ("b.c",)}),
         ({"email": "a@x.b.c", "groups": ["ml"]}, {"allow_domains": ("b.c",)}),
         ({"nick": "ada", "groups": ["ml"]}, {"user_claim": "nick", "allow_domains": ("b.c",)}),
@@ -52,4 +57,12 @@ def test_member__has_a_name_and_the_highest_role(
 )
 def test_others__are_no_members(claims: dict[str, Any], more: dict[str, Any]) -> None:
     with pytest.raises(NotAMember):
-        member_of(claims, config(**more))
+        member_of({"email_verified": True, **claims}, config(**more))
+
+
+def test_address__counts_only_if_the_provider_says_that_it_is_verified() -> None:
+    claims = {"email": "a@b.c", "groups": ["ml"]}
+    with pytest.raises(NotAMember, match="email_verified"):
+        member_of(claims, config())
+    assert member_of(claims, config(trust_email=True)) == ("a@b.c", Role.USER)
+    assert member_of({**claims, "email_verified": "true"}, config()) == ("a@b.c", Role.USER)
