@@ -2,6 +2,9 @@
 
 Everything that changes a job passes through here, so no two decisions on it are made at the same time. Waiting is data:
 a heap of wake times, rebuilt from the database. `recorder` writes decisions; `execute.dispatcher` takes their intents.
+
+Jobs take turns: one transaction records at most one event of each job, and the other events of that job wait beside the
+queue. So a job with many events, as when its node sends what it likes, delays itself alone.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.reconcile.outage import SuspendDetector
 from perdure.controller.reconcile.recorder import AlreadyRecorded, Decision, Recorder
-from perdure.controller.reconcile.timer_queue import QueueEmpty
+from perdure.controller.reconcile.timer_queue import JobTurns, QueueEmpty
 from perdure.controller.reconcile.work_items import AdoptJobs, JobEvent, RecheckOwnership, ReconnectDeadline
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
@@ -44,6 +47,8 @@ _DATABASE_RETRY_S = 1.0  # of real time
 _BACKLOG_HIGH_WATER = 2_500
 # The most events recorded in one transaction. A longer one would block other writers of the database.
 _BATCH_SIZE = 64
+# The most items taken from the queue for one transaction, most of which then wait for their job's turn.
+_MAX_TAKEN = 2_048
 
 
 _Command = TypeVar("_Command", AdoptJobs, RecheckOwnership, ReconnectDeadline)
@@ -101,8 +106,8 @@ class Reconciler:
         )
         #: Decisions that are not recorded yet, by job.
         self._decided: dict[int, Decision] = {}
-        #: Items for jobs in `_decided`, and all commands that came after one of these items.
-        self._deferred: list[work_items.WorkItem] = []
+        #: Items for jobs in `_decided`, and those that came after one of these items.
+        self._turns: JobTurns[JobEvent | work_items.RetryIntent] = JobTurns()
         self._paused_until = 0.0
         self._was_due = False
 
@@ -127,12 +132,19 @@ class Reconciler:
         return self._queue.next_due
 
     def run_once(self, *, block: bool) -> bool:
-        """Handle one item that is due or queued, and those behind it that can be recorded together with it.
+        """Handle what waits for its turn, one item that is due or queued, and those behind it that can be recorded
+        together with it.
 
         Returns False once stopped, or if idle without `block`.
         """
-        goes_on = self._handle_next(block=block)
-        for _ in range(2 * self._batch_size - 1):
+        if self._turns:
+            self._check_gaps()
+        # Jobs that wait for their turn leave room for those in the queue.
+        turns = self._turns.take(max(1, self._batch_size // 2) if self._queue.has_more else self._batch_size)
+        for item in turns:
+            self._guarded(item, self._handle_turn, item)
+        goes_on = (bool(turns) and not self._queue.has_more) or self._handle_next(block=block)
+        for _ in range(_MAX_TAKEN):
             if not goes_on or not self._decided or not self._queue.has_more:
                 break
             goes_on = self._handle_next(block=False)
@@ -140,11 +152,7 @@ class Reconciler:
         return goes_on
 
     def _handle_next(self, *, block: bool) -> bool:
-        now = self._clock.now()
-        if self._suspend_detector.was_suspended(now):
-            self._grant_grace(now)
-        if self._outage.is_down and now >= self._paused_until:
-            self._probe_database(now)
+        self._check_gaps()
         # Due and queued items take turns, so that many timers cannot starve the queue.
         if not (self._was_due and self._queue.has_queued) and (due := self._queue.pop_due()) is not None:
             self._was_due = True
@@ -157,6 +165,9 @@ class Reconciler:
             return block
         if item is not None:
             self._guarded(item, self._handle, item)
+        elif self._turns:  # what was queued before the end is handled first
+            self._queue.enqueue(None)
+            return True
         return item is not None
 
     def _guarded(self, item: work_items.WorkItem | Intent, handle: Callable[..., None], *args: object) -> None:
@@ -165,6 +176,14 @@ class Reconciler:
             handle(*args)
         except Exception as error:  # noqa: BLE001 - logged, and the item is handled again later
             self.failed.add(item, error)
+
+    def _check_gaps(self) -> None:
+        """Before anything is decided: this process may have been suspended, or the database unavailable."""
+        now = self._clock.now()
+        if self._suspend_detector.was_suspended(now):
+            self._grant_grace(now)
+        if self._outage.is_down and now >= self._paused_until:
+            self._probe_database(now)
 
     def _probe_database(self, now: float) -> None:
         if not self._outage.probe():
@@ -190,22 +209,24 @@ class Reconciler:
                 return  # the wake time has changed since
             owned.wake_at = None
             item = JobEvent(item.job_id)
-        self._handle(item)
+        if isinstance(item, JobEvent) and item.job_id not in self._decided:
+            self._handle_turn(item)  # it is older than those that wait
+        else:
+            self._handle(item)
 
     def _handle(self, item: work_items.WorkItem) -> None:
         match item:
+            case JobEvent():
+                self._in_turn(item.job_id, item)
+            case work_items.RetryIntent(intent):
+                self._in_turn(intent.job_id, item)
             case work_items.DescribeMachines():
                 self._describe(item.key)
                 work_items.complete(item)
-            case JobEvent() if item.job_id in self._decided:
-                self._deferred.append(item)  # it depends on the decision before it; other jobs' items need not wait
-            case JobEvent():
-                self._decide(item)
-            case _ if self._deferred:
-                self._deferred.append(item)
-                self._record()
             case AdoptJobs():
                 for claim in item.claims:
+                    for waiting in self._turns.pop_all(claim.job_id):
+                        self._guarded(waiting, self._handle_turn, waiting)
                     self._record_first(claim.job_id)
                 self._command(item, self._adoption.adopt)
             case RecheckOwnership():
@@ -213,8 +234,19 @@ class Reconciler:
                 self._command(item, self._adoption.recheck)
             case ReconnectDeadline():
                 self._command(item, self._adoption.report_missing_nodes)
-            case work_items.RetryIntent(intent, retry):
-                self._handle_retry(intent, retry)
+
+    def _in_turn(self, job_id: int, item: JobEvent | work_items.RetryIntent) -> None:
+        """Handle an item once those before it, of the same job, are recorded; other jobs' items need not wait."""
+        if job_id in self._decided or job_id in self._turns:
+            self._turns.add(job_id, item)
+        else:
+            self._handle_turn(item)
+
+    def _handle_turn(self, item: JobEvent | work_items.RetryIntent) -> None:
+        if isinstance(item, JobEvent):
+            self._decide(item)
+        else:
+            self._handle_retry(item.intent, item.retry)
 
     def _command(self, command: _Command, run: Callable[[_Command], None]) -> None:
         """Run a command on all jobs. It is tried again once the database is available."""
@@ -271,8 +303,6 @@ class Reconciler:
         """Record all decisions and act on them. If they cannot be recorded together, each is decided and recorded
         again on its own."""
         decided, self._decided = list(self._decided.values()), {}
-        self._queue.requeue(self._deferred)
-        self._deferred = []
         if not decided:
             return
         now = self._clock.now()

@@ -1,4 +1,5 @@
-"""The queue of the reconcile thread: items in order of arrival, and a heap of items with a due time."""
+"""The queue of the reconcile thread: items in order of arrival, and a heap of items with a due time. `JobTurns` has the
+items that cannot be handled yet, because a decision on their job comes first."""
 
 from __future__ import annotations
 
@@ -25,6 +26,38 @@ class QueueEmpty(Exception):
     """Nothing is due, and no item has come in."""
 
 
+class JobTurns(Generic[Item]):
+    """Items that wait for an earlier one of their job, in order. Jobs take turns, so that none waits for the many items
+    of another one. Only the reconcile thread uses it."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, deque[Item]] = {}
+
+    def __contains__(self, job_id: int) -> bool:
+        return job_id in self._waiting
+
+    def __len__(self) -> int:
+        """How many jobs have items."""
+        return len(self._waiting)
+
+    def add(self, job_id: int, item: Item) -> None:
+        self._waiting.setdefault(job_id, deque()).append(item)
+
+    def pop_all(self, job_id: int) -> Iterable[Item]:
+        """Remove and return all items of a job."""
+        return self._waiting.pop(job_id, ())
+
+    def take(self, limit: int) -> list[Item]:
+        """Remove and return the first item of each of the next `limit` jobs."""
+        taken = []
+        for job_id in list(itertools.islice(self._waiting, limit)):
+            items = self._waiting.pop(job_id)
+            taken.append(items.popleft())
+            if items:
+                self._waiting[job_id] = items  # now the last of all jobs
+        return taken
+
+
 class TimerQueue(Generic[Item, Timed]):
     """A queue with timers. Any thread may call `enqueue`, `backlog` and `oldest_*`; only the reconcile thread calls the
     rest.
@@ -40,7 +73,6 @@ class TimerQueue(Generic[Item, Timed]):
         self._counting = threading.Lock()
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._queued_at: deque[float] = deque()  # of each item in `_queue`
-        self._requeued: deque[Item] = deque()
         self._timers: list[tuple[float, int, Timed]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
@@ -69,10 +101,6 @@ class TimerQueue(Generic[Item, Timed]):
         self._count(item, 1)
         self._queued_at.append(self._clock.now())
         self._queue.put(item)
-
-    def requeue(self, items: Iterable[Item]) -> None:
-        """Put items that were taken out back to the front, in this order."""
-        self._requeued.extendleft(reversed(list(items)))
 
     def backlog(self) -> int:
         """How many items are queued."""
@@ -109,7 +137,7 @@ class TimerQueue(Generic[Item, Timed]):
 
     @property
     def has_queued(self) -> bool:
-        return bool(self._requeued) or not self._queue.empty()
+        return not self._queue.empty()
 
     @property
     def _is_due(self) -> bool:
@@ -127,8 +155,6 @@ class TimerQueue(Generic[Item, Timed]):
 
         Raises QueueEmpty.
         """
-        if self._requeued:
-            return self._requeued.popleft()
         next_due = self.next_due
         due_s = max(0.0, next_due - self._clock.now()) / self._speed if next_due is not None else IDLE_S
         try:

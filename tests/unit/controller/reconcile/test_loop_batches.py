@@ -48,22 +48,57 @@ def test_events__of_one_job_stay_in_order(world: World) -> None:
         assert numbers == list(range(30))
 
 
-def test_command__waits_for_the_events_before_it(world: World) -> None:
-    """A recheck that drops a job comes after all earlier events of that job."""
-    first, second = world.submit(), world.submit()
-    recorded = []
+def test_many_events__of_one_job_delay_no_other_job(world: World, commits: list[object]) -> None:
+    """As when a node sends what it likes: the other job's event is in the first transaction, not behind the 1,000."""
+    busy, other = world.submit(), world.submit()
+    world.report(other, NodePhase.BOOTED)
+    for number in range(1_000):
+        world.inbox.submit(JobEvent(busy, notes=(TimelineEntry("test.event", data={"number": number}),)))
+    recorded = world.inbox.submit(JobEvent(other, events.NodeReported(0, 1, 0, NodePhase.MOUNTING)))
+    accepted = world.inbox.recheck()
+    commits.clear()
+    for _ in range(3):
+        world.reconciler.run_once(block=False)
+    assert (recorded.done(), accepted.done()) == (True, True)
+    assert len(commits) <= 4
+    assert world.inbox.backlog() == 0, "launches are not refused because of one job"
+
+
+def test_jobs_that_wait__leave_room_for_those_in_the_queue(world: World) -> None:
+    world.reconciler._batch_size = 4
+    busy, other = [world.submit() for _ in range(6)], world.submit()
+    for id in (id for id in busy for _ in range(10)):
+        world.inbox.submit(JobEvent(id, notes=(TimelineEntry("test.event"),)))
+    while world.inbox.backlog():
+        world.reconciler.run_once(block=False)
+    assert len(world.reconciler._turns) >= 4, "they alone could fill every transaction"
+    new = world.inbox.submit(JobEvent(other))
+    world.reconciler.run_once(block=False)
+    assert new.done()
+
+
+def test_stop__handles_what_is_queued_first(world: World) -> None:
+    job = world.submit()
+    recorded = [world.inbox.submit(JobEvent(job, notes=(TimelineEntry("test.event"),))) for _ in range(10)]
+    world.inbox.queue.enqueue(None)
+    while world.reconciler.run_once(block=True):
+        pass
+    assert all(one.done() for one in recorded)
+
+
+def test_recheck__forwards_the_events_of_a_job_that_is_lost(world: World) -> None:
+    """In their order, whether they come before the recheck or after it."""
+    forwarded: list[JobEvent] = []
+    world.forward = forwarded.append
+    kept, lost = world.submit(), world.submit()
     for number in range(3):
-        recorded.append(
-            world.inbox.submit(JobEvent(first, notes=(TimelineEntry("test.event", data={"number": number}),)))
-        )
-        recorded.append(
-            world.inbox.submit(JobEvent(second, notes=(TimelineEntry("test.event", data={"number": number}),)))
-        )
+        for id in (kept, lost):
+            world.inbox.submit(JobEvent(id, notes=(TimelineEntry("test.event", data={"number": number}),)))
     with world.database.begin() as conn:
-        conn.exec_driver_sql(f"UPDATE job SET owner = 'two', lease_epoch = lease_epoch + 1 WHERE id = {second}")
+        conn.exec_driver_sql(f"UPDATE job SET owner = 'two', lease_epoch = lease_epoch + 1 WHERE id = {lost}")
     rechecked = world.inbox.recheck()
     world.settle()
     assert rechecked.done()
-    assert all(one.done() for one in recorded)
-    assert world.inbox.view(second) is None
-    assert world.kinds(first).count("test.event") == 3
+    assert world.inbox.view(lost) is None
+    assert [(event.job_id, event.notes[0].data["number"]) for event in forwarded] == [(lost, n) for n in range(3)]
+    assert world.kinds(kept).count("test.event") == 3

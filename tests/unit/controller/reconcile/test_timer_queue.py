@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from perdure.controller.reconcile import work_items
-from perdure.controller.reconcile.timer_queue import QueueEmpty, TimerQueue
+from perdure.controller.reconcile.timer_queue import JobTurns, QueueEmpty, TimerQueue
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.clock import SystemClock
 from perdure.recovery import events
@@ -30,13 +30,12 @@ def test_has_urgent__from_the_arrival_of_a_notice_until_it_is_taken() -> None:
         timers.next(block=False)
 
 
-def test_has_urgent__does_not_count_requeued_items() -> None:
-    timers: TimerQueue[JobEvent, JobEvent] = TimerQueue(SystemClock(), 1.0, work_items.is_urgent)
-    timers.enqueue(_NOTICE)
-    taken = timers.next(block=False)
-    assert taken is not None
-    timers.requeue([taken])
-    assert (timers.has_urgent, timers.next(block=False), timers.has_urgent) == (False, _NOTICE, False)
+def test_turns__jobs_alternate_and_each_keeps_its_order() -> None:
+    turns: JobTurns[str] = JobTurns()
+    for job_id, item in ((1, "a"), (1, "b"), (1, "c"), (2, "d"), (3, "e"), (2, "f")):
+        turns.add(job_id, item)
+    assert [turns.take(2) for _ in range(4)] == [["a", "d"], ["e", "b"], ["f", "c"], []]
+    assert (len(turns), 1 in turns) == (0, False)
 
 
 @pytest.mark.parametrize("at", [float("nan"), float("inf"), float("-inf")])
