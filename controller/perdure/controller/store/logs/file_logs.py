@@ -3,8 +3,9 @@
 Each node has one raw file, and each attempt one index. `HOME/logs/<job>/<task>/<generation>/<rank>.log` holds exactly
 the bytes of the node's log, in order: a chunk is appended only at the end of the file, so nothing is lost or stored
 twice, however often a node sends it. `index` records the order in which the chunks of several ranks were received, in
-lines `<rank> <length>`. A crash between the two writes of an append leaves bytes that the index does not list; the next
-process completes the index before it first reads or writes the attempt's log.
+lines `<rank> <length>`. What one rank sends without another in between is listed once, when it is 64 KiB or another
+rank sends something: a node may send single bytes. Until then its length is in memory. So a crash leaves bytes that
+the index does not list; the next process completes the index before it first reads or writes the attempt's log.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import queue
 import resource
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -26,19 +27,36 @@ from perdure.controller.runtime.loop_guard import LoopGuard
 from perdure.controller.store.logs.protocol import Chunk, LogWrite
 
 _MAX_OPEN_NODES = 1024  # nodes whose files stay open
+_CHUNK_BYTES = 2**16  # listed, and read, at once
+# Several ranks that send single bytes by turns make the index longer than the log. In an index of this length the order
+# of ranks is kept to within `_COARSE_BYTES`.
+_LONG_INDEX_BYTES, _COARSE_BYTES = 2**20, 2**12
 
 
 class IndexReader:
-    """Reads an attempt's index file."""
+    """Reads an attempt's index file. `unlisted_sizes`: the sizes of the logs that are longer than the index says."""
 
     has_buffered = False
 
-    def __init__(self, index: Path) -> None:
+    def __init__(self, index: Path, unlisted_sizes: Callable[[], Mapping[int, int]] = dict) -> None:
         self._index = index
+        self._unlisted_sizes = unlisted_sizes
         self._position = 0
-        self._ends: dict[int, int] = {}
+        self._listed: dict[int, int] = {}  # bytes of each rank
+        self._ends: dict[int, int] = {}  # of what was returned of each rank
 
     def read_new(self) -> list[Chunk]:
+        sizes = self._unlisted_sizes()  # first, so that what is listed meanwhile keeps its place
+        chunks: list[Chunk] = []
+        for line in self._new_lines():
+            rank, length = (int(word) for word in line.split())
+            self._listed[rank] = self._listed.get(rank, 0) + length
+            self._extend(chunks, rank, self._listed[rank])
+        for rank, size in sizes.items():
+            self._extend(chunks, rank, size)
+        return chunks
+
+    def _new_lines(self) -> list[bytes]:
         try:
             with self._index.open("rb") as file:
                 file.seek(self._position)
@@ -47,13 +65,17 @@ class IndexReader:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
-        chunks = []
-        for line in whole.splitlines():
-            rank, length = (int(word) for word in line.split())
-            offset = self._ends.get(rank, 0)
-            chunks.append(Chunk(rank, offset, length))
-            self._ends[rank] = offset + length
-        return chunks
+        return whole.splitlines()
+
+    def _extend(self, chunks: list[Chunk], rank: int, end: int) -> None:
+        """Add what was not returned yet of a rank's first `end` bytes."""
+        start = self._ends.get(rank, 0)
+        if end <= start:
+            return
+        self._ends[rank] = end
+        if chunks and chunks[-1].rank == rank and end - chunks[-1].offset <= _CHUNK_BYTES:
+            start = chunks.pop().offset
+        chunks.append(Chunk(rank, start, end - start))
 
 
 @dataclass
@@ -78,6 +100,7 @@ class FileLogStore:
         self._root = home / "logs"
         self._lock = threading.Lock()
         self._open: dict[tuple[AttemptKey, int], _Open] = {}
+        self._unlisted: dict[AttemptKey, dict[int, int]] = {}  # bytes of ranks, of attempts whose index lacks them
         self._indexed: dict[int, set[AttemptKey]] = {}  # by job: attempts whose index this process has completed
         self._unprepared: queue.SimpleQueue[tuple[AttemptKey, int]] = queue.SimpleQueue()
         self._preparing: threading.Thread | None = None
@@ -137,11 +160,41 @@ class FileLogStore:
             with _all_or_nothing(open_files.raw, size):
                 _write(open_files.raw, new)
                 failpoint("log.appending")
-                with _all_or_nothing(open_files.index, open_files.index.seek(0, os.SEEK_END)):
-                    _write(open_files.index, b"%d %d\n" % (rank, len(new)))
+                self._add_to_index(key, rank, open_files.index, len(new))
             open_files.size += len(new)
             failpoint("log.appended")
             return open_files.size
+
+    def _add_to_index(self, key: AttemptKey, rank: int, index: FileIO, length: int) -> None:
+        """List a chunk, or add it to those that are listed later. Raises OSError; then nothing is added."""
+        unlisted = self._unlisted.setdefault(key, {})
+        is_long = _is_long(index)
+        for other in [] if is_long else [other for other in unlisted if other != rank]:
+            self._list(key, other, index)
+        if unlisted.get(rank, 0) + length > (_COARSE_BYTES if is_long else _CHUNK_BYTES):
+            self._list(key, rank, index)
+        self._unlisted.setdefault(key, {})[rank] = unlisted.get(rank, 0) + length
+
+    def _list(self, key: AttemptKey, rank: int, index: FileIO) -> None:
+        unlisted = self._unlisted.get(key, {})
+        if rank in unlisted:
+            with _all_or_nothing(index, index.seek(0, os.SEEK_END)):
+                _write(index, b"%d %d\n" % (rank, unlisted[rank]))
+            del unlisted[rank]
+            if not unlisted:
+                del self._unlisted[key]
+
+    def _unlisted_sizes(self, key: AttemptKey) -> dict[int, int]:
+        """Sizes of logs that readers may show beyond the index, which will list these bytes before any others."""
+        with self._lock:
+            unlisted = self._unlisted.get(key, {})
+            nodes = {rank: self._open[key, rank] for rank in unlisted}
+            if nodes and _is_long(next(iter(nodes.values())).index):  # it may list them in another order
+                with contextlib.suppress(OSError):
+                    for rank, node in nodes.items():
+                        self._list(key, rank, node.index)
+                return {}
+            return {rank: node.size for rank, node in nodes.items()}
 
     def _open_files(self, key: AttemptKey, rank: int, *, is_needed: bool) -> _Open | None:
         """Open the node's files; None if there is nothing to write."""
@@ -158,12 +211,14 @@ class FileLogStore:
         """Keep the files of the nodes that wrote most recently open."""
         self._open[key, rank] = files
         while len(self._open) > self._max_open_nodes:
-            self._open.pop(next(iter(self._open))).close()
+            (old_key, old_rank), old = next(iter(self._open.items()))
+            self._list(old_key, old_rank, old.index)
+            self._open.pop((old_key, old_rank)).close()
 
     def reader(self, key: AttemptKey) -> IndexReader:
         with self._lock, contextlib.suppress(OSError):  # on a full disk, the rest is shown once there is room
             self._complete_index(key)
-        return IndexReader(self.folder(key) / "index")
+        return IndexReader(self.folder(key) / "index", lambda: self._unlisted_sizes(key))
 
     def _complete_index(self, key: AttemptKey) -> None:
         """List the bytes that a crash left out of the index. The caller holds the lock."""
@@ -189,6 +244,7 @@ class FileLogStore:
         with self._lock:
             for key, rank in [(key, rank) for key, rank in self._open if key[0] == job_id]:
                 self._open.pop((key, rank)).close()
+                self._unlisted.pop(key, None)
             self._indexed.pop(job_id, None)
         try:
             shutil.rmtree(self._root / str(job_id))
@@ -209,6 +265,10 @@ def _make_new(folder: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _is_long(index: FileIO) -> bool:
+    return index.seek(0, os.SEEK_END) >= _LONG_INDEX_BYTES
 
 
 def _write(file: FileIO, data: bytes) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.protocol import ChunkReader, LogStore
 
+_PIECE_BYTES = 2**16
+
 
 @dataclass(frozen=True)
 class AttemptInfo:
@@ -67,13 +69,20 @@ class Transcript:
         return self._reader is not None and self._reader.has_buffered
 
     def _new_bytes(self, attempt: AttemptInfo, reader: ChunkReader) -> Iterator[bytes]:
+        """In pieces of some size: each costs the caller a switch between threads."""
+        piece = bytearray()
         for chunk in reader.read_new():
             data = chunk.data if chunk.data is not None else self._logs.read_chunk(attempt.key, chunk)
             if attempt.num_nodes > 1:
                 data = self._prefixed(chunk.rank, data)
             if data:
                 self._ends_line = data.endswith(b"\n")
-                yield data
+                piece += data
+            if len(piece) >= _PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+        if piece:
+            yield bytes(piece)
 
     def _prefixed(self, rank: int, data: bytes) -> bytes:
         """The complete lines of `data`, each prefixed with its rank. An incomplete line waits for its end."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.controller.store.logs import file_logs
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
 from support.helpers.timing import wait_until
@@ -40,7 +41,8 @@ def test_append__rejects_bytes_beyond_a_gap(tmp_path: Path) -> None:
 
 
 def test_append__full_disk_stores_nothing_and_recovers(tmp_path: Path) -> None:
-    logs, reader = FileLogStore(tmp_path), FileLogStore(tmp_path).reader(KEY)
+    logs = FileLogStore(tmp_path)
+    reader = logs.reader(KEY)
     assert logs.append(KEY, 0, 0, b"a" * 600) == 600
     with file_size_limit(1000), pytest.raises(OSError, match="too large"):
         logs.append(KEY, 0, 600, b"b" * 600)
@@ -67,8 +69,7 @@ def crashed(home: Path) -> Path:
     with (logs.folder(KEY) / "0.log").open("ab") as raw:
         raw.write(b"second\n")
     index = logs.folder(KEY) / "index"
-    with index.open("ab") as file:
-        file.write(b"0 ")
+    index.write_bytes(b"0 6\n0 ")
     return index
 
 
@@ -90,7 +91,7 @@ def test_append__completes_the_index_before_it_continues(tmp_path: Path) -> None
     restarted = FileLogStore(tmp_path)
     assert restarted.append(KEY, 1, 0, b"of another rank\n") == 16
     assert restarted.append(KEY, 0, 13, b"third\n") == 19
-    assert index.read_bytes() == b"0 6\n0 7\n1 16\n0 6\n"
+    assert index.read_bytes() == b"0 6\n0 7\n1 16\n", "the last chunk is not listed yet"
     assert shown(restarted) == b"first\nsecond\nof another rank\nthird\n"
 
 
@@ -132,3 +133,56 @@ def test_prepare__changes_nothing_that_a_crash_left(tmp_path: Path) -> None:
     wait_until((restarted.folder(KEY) / "1.log").exists, "the file of the second node")
     assert shown(restarted) == b"first\nsecond\n"
     assert index.read_bytes() == b"0 6\n0 7\n"
+
+
+def test_single_bytes__are_one_chunk_in_the_index_and_for_readers(tmp_path: Path) -> None:
+    """A node may send its log in frames of one byte."""
+    logs = FileLogStore(tmp_path)
+    follower = logs.reader(KEY)
+    followed = b""
+    for number in range(300):
+        logs.append(KEY, 0, number, b"%d" % (number % 10))
+        followed += b"".join(logs.read_chunk(KEY, chunk) for chunk in follower.read_new())
+    logs.append(KEY, 1, 0, b"of another rank")
+    whole = b"0123456789" * 30
+    assert followed == whole
+    assert (logs.folder(KEY) / "index").read_bytes() == b"0 300\n"
+    assert [chunk.length for chunk in logs.reader(KEY).read_new()] == [300, 15]
+    assert [chunk.length for chunk in follower.read_new()] == [15]
+    assert shown(FileLogStore(tmp_path)) == whole + b"of another rank", "also after a crash"
+
+
+def test_old_index__of_single_bytes_is_read_in_few_chunks(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    logs.append(KEY, 0, 0, b"x" * 100_000)
+    (logs.folder(KEY) / "index").write_bytes(b"0 1\n" * 100_000)
+    assert [chunk.length for chunk in FileLogStore(tmp_path).reader(KEY).read_new()] == [65_536, 34_464]
+
+
+def test_long_index__grows_no_more_with_each_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of a job may send single bytes by turns. Their order is exact until the index is long."""
+    monkeypatch.setattr(file_logs, "_LONG_INDEX_BYTES", 40)
+    monkeypatch.setattr(file_logs, "_COARSE_BYTES", 100)
+    logs = FileLogStore(tmp_path)
+    follower = logs.reader(KEY)
+    for number in range(500):
+        for rank in range(2):
+            logs.append(KEY, rank, number, b"%d" % rank)
+    assert len((logs.folder(KEY) / "index").read_bytes()) < 120
+    first = shown(logs)
+    assert first.startswith(b"0101010101")
+    assert (first.count(b"0"), first.count(b"1")) == (500, 500)
+    assert len(b"".join(logs.read_chunk(KEY, chunk) for chunk in follower.read_new())) == 1000
+    assert len(shown(FileLogStore(tmp_path))) == 1000
+
+
+def test_closed_files__leave_nothing_unlisted(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    logs._max_open_nodes = 1
+    logs.append(KEY, 0, 0, b"first")
+    logs.append((2, 0, 1), 0, 0, b"other job")
+    assert (logs.folder(KEY) / "index").read_bytes() == b"0 5\n"
+    assert shown(logs) == b"first"
+    assert list(logs._unlisted) == [(2, 0, 1)]
+    assert logs.remove(2)
+    assert logs._unlisted == {}
