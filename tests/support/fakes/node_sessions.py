@@ -26,7 +26,7 @@ ENDED = {"phase": "ended", "exit_code": 3, "failed_stage": "run"}
 
 
 class FakeReconciler:
-    """Records what it receives, in order: events by `notify`, checkpoints by `submit`."""
+    """Records what it receives, in order."""
 
     def __init__(self, *, records: bool = False) -> None:
         self.events: list[events.Event] = []
@@ -34,23 +34,34 @@ class FakeReconciler:
         self.checkpoints: list[CheckpointReport] = []
         self.directive: Directive | None = None  # of every attempt
         self.outages: Iterator[bool] = iter(())  # the answers to `had_outage_within`; False after the last
+        self.is_busy = False  # then it records no events, until `record` is called
+        self.unrecorded: list[Future[None]] = []
         self._records = records  # whether checkpoints are recorded at once, or never
 
     def had_outage_within(self, _seconds: float) -> bool:
         return next(self.outages, False)
 
-    def post(self, _job_id: int, event: events.Event) -> None:
-        self.events.append(event)
-        self.received.append(type(event).__name__)
-
     def submit(self, event: JobEvent) -> Future[None]:
-        assert event.checkpoint is not None
+        recorded: Future[None] = Future()
+        if event.checkpoint is None:
+            self.events.append(event.event)
+            self.received.append(type(event.event).__name__)
+            if self.is_busy:
+                self.unrecorded.append(recorded)
+            else:
+                recorded.set_result(None)
+            return recorded
         self.checkpoints.append(event.checkpoint)
         self.received.append(event.checkpoint.note.kind)
-        recorded: Future[None] = Future()
         if self._records:
             recorded.set_result(None)
         return recorded
+
+    def record(self) -> None:
+        """Be busy no more, and record what has come in meanwhile."""
+        self.is_busy = False
+        while self.unrecorded:
+            self.unrecorded.pop(0).set_result(None)
 
     def num_jobs(self) -> int:
         return 1

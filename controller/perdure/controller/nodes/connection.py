@@ -28,6 +28,7 @@ from perdure.recovery.statuses import NodePhase
 _MAX_UNREAD = 1000
 _MAX_INFLIGHT_CHECKPOINTS = 64
 _MAX_SAVED_STEPS = 1000
+_FRAMES_PER_S, _FRAMES_AT_ONCE = 20.0, 200
 
 
 log = structlog.get_logger(__name__)
@@ -61,6 +62,8 @@ class Connection:
     closed: bool = False
     #: When the last message arrived (the event loop's clock).
     last_received_at: float = 0.0
+    #: When the node's next frame would be due if it sent them one after another (the event loop's clock).
+    next_frame_at: float = 0.0
     #: How many bytes of the node's log are stored.
     stored_bytes: int = 0
     #: Whether the node has received an interruption notice: its machine will soon be gone.
@@ -82,6 +85,12 @@ class Connection:
         self.saved_at.setdefault(step, at)
         if len(self.saved_at) > _MAX_SAVED_STEPS:
             del self.saved_at[min(self.saved_at)]
+
+    def pause_s(self, now: float) -> float:
+        """For how long nothing more is read from the node, after a frame: a node that sends more frames than any that
+        is honest gets no more of this process. `now`: the event loop's clock."""
+        self.next_frame_at = max(self.next_frame_at, now) + 1 / _FRAMES_PER_S
+        return max(0.0, self.next_frame_at - now - _FRAMES_AT_ONCE / _FRAMES_PER_S)
 
     def send(self, message: dict[str, Any]) -> None:
         """Queue a message. Raises RuntimeError when the agent has stopped reading."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from perdure.controller.nodes.frames import UsageFrame
 from perdure.controller.reconcile.inbox import ReconcilerInbox
+from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.series.pending_metrics import PendingMetrics
 from perdure.controller.store.records.agent_connections import Place
@@ -41,6 +43,7 @@ class NodeUsage:
         self._newest: dict[Place, UsageReport | None] = {}  # None: connected, and has reported nothing yet
         self._recorded_at: dict[AttemptKey, float] = {}
         self._busy: set[Place] = set()
+        self._unrecorded: dict[tuple[AttemptKey, type], Future[None]] = {}  # the last event of each kind
         self._new_steps: dict[AttemptKey, int] = {}  # that are not recorded yet
         self._recorded_steps: dict[AttemptKey, tuple[int, float]] = {}  # and when
         #: Reports since this process started.
@@ -82,11 +85,15 @@ class NodeUsage:
         is_busy = any(gpu.utilization >= BUSY_UTILIZATION for gpu in frame.gpus)
         # GPUs that were at work until now have not idled yet, however long ago that was recorded.
         was_busy = is_busy or place in self._busy
-        (self._busy.add if is_busy else self._busy.discard)(place)
+        if is_busy:
+            self._busy.add(place)
         last = self._recorded_at.get(key)
         if last is None or (was_busy and not is_busy) or now - last >= interval_s:
+            if not self._submit(key, events.GpusReported(key[1], key[2], busy=was_busy)):
+                return  # the next report says it
             self._recorded_at[key] = now
-            self._inbox.post(key[0], events.GpusReported(key[1], key[2], busy=was_busy))
+        if not is_busy:
+            self._busy.discard(place)
 
     def _on_step(self, key: AttemptKey, frame: UsageFrame, now: float, interval_s: float) -> None:
         """A new step that comes too soon after the last one is recorded later: never too early, so that no task counts
@@ -95,9 +102,19 @@ class NodeUsage:
         if frame.step is not None and frame.step != recorded_step:
             self._new_steps[key] = frame.step
         if key in self._new_steps and now - recorded_at >= interval_s:
-            step = self._new_steps.pop(key)
-            self._recorded_steps[key] = step, now
-            self._inbox.post(key[0], events.StepSaved(key[1], key[2], step))
+            step = self._new_steps[key]
+            if self._submit(key, events.StepSaved(key[1], key[2], step)):
+                del self._new_steps[key]
+                self._recorded_steps[key] = step, now
+
+    def _submit(self, key: AttemptKey, event: events.Event) -> bool:
+        """False, and nothing is sent, while the last event of this kind is not recorded: a node may report, and
+        reconnect, faster than that."""
+        kind = (key, type(event))
+        if (last := self._unrecorded.get(kind)) is not None and not last.done():
+            return False
+        self._unrecorded[kind] = self._inbox.submit(JobEvent(key[0], event))
+        return True
 
     def forget(self, place: Place) -> None:
         """The node is disconnected."""
@@ -106,6 +123,9 @@ class NodeUsage:
         self._busy.discard(place)
         for recorded in (self._recorded_at, self._new_steps, self._recorded_steps):
             recorded.pop(place[0], None)
+        for kind in ((place[0], events.GpusReported), (place[0], events.StepSaved)):
+            if (last := self._unrecorded.get(kind)) is not None and last.done():
+                del self._unrecorded[kind]
 
     def newest(self, job_id: int) -> list[tuple[Place, UsageReport]]:
         """The newest report of each connected node of the job. From any thread."""

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from perdure.controller.execute.call_types import DescribeResult, IntentResult
 from perdure.controller.nodes.connection import Connection, checkpoint_event, directive_frame
 from perdure.controller.nodes.connection_records import ConnectionRecords
-from perdure.controller.nodes.final_report import FinalReports
+from perdure.controller.nodes.final_report import FinalReports, NodeEvents
 from perdure.controller.nodes.frames import (
     CheckpointFrame,
     HeartbeatFrame,
@@ -104,10 +104,10 @@ class NodeSessions:
             wait_s=min(_FINAL_REPORT_WAIT_S, node_timeout_s / 2),
             had_outage_within=inbox.had_outage_within,
         )
+        self._events = NodeEvents(inbox)
         self._connections: dict[Place, Connection] = {}  # the current connection of each node
         self._ranks: dict[AttemptKey, set[int]] = {}  # the ranks that are connected, by attempt
         self._loop: asyncio.AbstractEventLoop | None = None  # None until the first node connects
-        #: Called with the id of the job whose log has grown.
         self._on_log = on_log
         #: Nodes that have reported a rebalance recommendation: the timeline has it once, however often they do.
         self._at_risk: set[Place] = set()
@@ -221,6 +221,7 @@ class NodeSessions:
         if self._connections.get(place) is not connection:
             return
         del self._connections[place]
+        self._events.drop_held_report(place)
         self.usage.forget(place)
         self.readiness.forget(place)
         self._ranks[place[0]].discard(place[1])
@@ -235,8 +236,7 @@ class NodeSessions:
             log.warning("database.unavailable", place=place, error=str(error))
             is_disconnected = True
         if is_disconnected:
-            (job_id, task, generation), rank = place
-            self._inbox.post(job_id, events.NodeDisconnected(task, generation, rank))
+            self._events.disconnected(place, events.NodeDisconnected(place[0][1], place[0][2], place[1]))
 
     async def _receive_all(self, socket: WebSocket, connection: Connection) -> None:
         """Raises TimeoutError when nothing, not even a ping, has arrived for three heartbeat intervals."""
@@ -262,6 +262,9 @@ class NodeSessions:
                     if isinstance(frame, HelloFrame) == connection.has_hello:
                         raise InvalidFrame("the first frame, and no other, must be a hello")
                     await self._on_frame(connection, frame)
+                    # Checkpoints are read as fast as they are recorded.
+                    if not isinstance(frame, CheckpointFrame) and (pause_s := connection.pause_s(loop.time())):
+                        await asyncio.sleep(pause_s)
 
     async def _on_log_bytes(self, connection: Connection, message: bytes) -> None:
         frame = parse_log(message)
@@ -308,11 +311,12 @@ class NodeSessions:
         if frame.at is not None:
             deadline += self._time_scale.to_wall(now) - frame.at
         deadline = clamp_notice_deadline(self._time_scale.from_wall(deadline), now, self._time_scale.speed)
-        self._inbox.post(key[0], events.PreemptionNotice(key[1], key[2], rank, deadline))
+        self._events.notice(connection.place, events.PreemptionNotice(key[1], key[2], rank, deadline))
 
     async def _on_hello(self, connection: Connection, frame: HelloFrame) -> None:
         failpoint("agent.welcoming")
         connection.has_hello = True
+        connection.inflight_checkpoints = self._events.inflight_checkpoints(connection)
         key = connection.place[0]
         place, session_id = connection.place, connection.session_id
         state, connection.stored_bytes = await self._blocking_io.mark_connected(place, session_id)
@@ -351,7 +355,7 @@ class NodeSessions:
 
     def deliver_report(self, connection: Connection, report: NodeReport) -> None:
         """Hand a report to the reconciler. From any thread."""
-        (job_id, task, generation), rank = connection.place
+        (_, task, generation), rank = connection.place
         event = events.NodeReported(
             task,
             generation,
@@ -365,7 +369,7 @@ class NodeSessions:
             message=report.message,
         )
         connection.report, connection.reported_at = report, self._monotonic()
-        self._inbox.post(job_id, event)
+        self._events.report(connection.place, event)
 
     async def _on_checkpoint(self, connection: Connection, frame: CheckpointFrame) -> None:
         key, rank = connection.place

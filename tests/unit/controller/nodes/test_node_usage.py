@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from perdure.controller.nodes.frames import GpuUsage, UsageFrame
 from perdure.controller.nodes.node_usage import NodeUsage, machine_values
+from perdure.controller.reconcile.work_items import JobEvent, complete
 from perdure.recovery.job import Recovery
 from unit.controller.world import World
 
@@ -78,11 +79,38 @@ def test_idle_gpus__are_recorded_again_since_silence_proves_nothing(world: World
 
 
 def test_job_of_another_controller__has_its_reports_forwarded(world: World) -> None:
+    forwarded: list[JobEvent] = []
+
+    def forward(event: JobEvent) -> None:
+        forwarded.append(event)
+        complete(event)
+
+    world.forward = forward
     usage = NodeUsage(world.inbox, world.clock.now)
     for _ in range(30):
         usage.on_usage(((4711, 0, 1), 0), frame(IDLE))
-        world.clock.advance(10.0)
-    assert 2 <= world.inbox.backlog() <= 4, "every two minutes, in five minutes"
+        world.pass_time(10.0, step_s=10.0)
+    assert 2 <= len(forwarded) <= 4, "every two minutes, in five minutes"
+
+
+def test_gpus_that_flicker__are_recorded_one_report_at_a_time(world: World) -> None:
+    """A node sends what it likes, and reconnects as often; what it says last counts once there is room."""
+    usage = NodeUsage(world.inbox, world.clock.now)
+    job = running(world, Recovery(stuck_after_s=600.0))
+    for number in range(100):
+        usage.on_usage(((job, 0, 1), 0), replace(frame(BUSY if number % 2 else IDLE), step=number))
+        if number % 10 == 9:
+            usage.forget(((job, 0, 1), 0))
+    assert world.inbox.backlog() == 2, "one for its GPUs, one for its step"
+    world.settle()
+    world.clock.advance(30.0)
+    usage.on_usage(((job, 0, 1), 0), frame(BUSY))
+    usage.on_usage(((job, 0, 1), 0), frame(IDLE))
+    usage.on_usage(((job, 0, 1), 0), frame(IDLE))
+    world.settle()
+    usage.on_usage(((job, 0, 1), 0), frame(IDLE))
+    world.settle()
+    assert world.inbox.owned[job].view.tasks[0].gpus_at == world.clock.now()
 
 
 def test_job_without_limits__records_nothing(world: World) -> None:

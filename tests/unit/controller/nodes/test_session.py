@@ -14,7 +14,14 @@ import pytest
 from starlette.websockets import WebSocket
 from structlog.testing import capture_logs
 
-from perdure.controller.nodes.connection import _MAX_INFLIGHT_CHECKPOINTS, _MAX_UNREAD, Connection
+from perdure.controller.nodes.connection import (
+    _FRAMES_AT_ONCE,
+    _FRAMES_PER_S,
+    _MAX_INFLIGHT_CHECKPOINTS,
+    _MAX_UNREAD,
+    Connection,
+)
+from perdure.controller.nodes.final_report import _MAX_UNRECORDED
 from perdure.controller.nodes.io_batches import ThreadPerCall
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.runtime.clock import ManualClock
@@ -91,7 +98,7 @@ def test_bug_in_a_session__closes_its_connection_alone(
     def fail(*_: Any) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr(sessions._inbox, "post", fail)
+    monkeypatch.setattr(sessions._inbox, "submit", fail)
     monkeypatch.setattr(sessions, "_on_disconnect", AsyncMock())
     socket: Any = FakeSocket()
     with capture_logs() as lines:
@@ -171,6 +178,112 @@ def test_session__ends_when_the_node_stops_reading(sessions: NodeSessions) -> No
         return connection.outbox.qsize()
 
     assert asyncio.run(run()) <= _MAX_UNREAD + 1
+
+
+def report_of(number: int) -> dict[str, Any]:
+    return {"type": "report", "phase": "running", "message": str(number)}
+
+
+def test_reports__of_a_node_wait_for_the_reconciler_and_the_newest_counts(
+    sessions: NodeSessions, reconciler: FakeReconciler
+) -> None:
+    reconciler.is_busy = True
+
+    async def run() -> None:
+        connection = new_connection()
+        for number in range(1000):
+            await sessions._on_frame(connection, frame_of(report_of(number)))
+        for deadline_s in (300.0, 120.0, 200.0):
+            notice = {"type": "notice", "action": "terminate", "deadline": ManualClock().now() + deadline_s}
+            await sessions._on_frame(connection, frame_of(notice))
+        other = Connection((KEY, 1))
+        await sessions._on_frame(other, frame_of(report_of(0)))
+
+    asyncio.run(run())
+    assert reconciler.received == ["NodeReported"] * (_MAX_UNRECORDED + 1), "the other node waits for nothing"
+    reconciler.record()
+    notice, newest = reconciler.events[-2:]
+    assert notice == events.PreemptionNotice(0, 1, RANK, ManualClock().now() + 120.0), "the earliest deadline counts"
+    assert isinstance(newest, events.NodeReported)
+    assert (newest.message, len(reconciler.events)) == ("999", _MAX_UNRECORDED + 3)
+    assert sessions._events._nodes == {}, "nothing is kept of a node whose events are recorded"
+
+
+def test_final_report__that_had_to_wait_is_the_last(sessions: NodeSessions, reconciler: FakeReconciler) -> None:
+    reconciler.is_busy = True
+
+    async def run() -> None:
+        connection = new_connection()
+        for number in range(_MAX_UNRECORDED):
+            await sessions._on_frame(connection, frame_of(report_of(number)))
+        await sessions._on_frame(connection, frame_of({"type": "report", **ENDED}))
+        await sessions._on_frame(connection, frame_of(report_of(9)))
+        sessions.register(connection)
+        await sessions._on_disconnect(connection)
+
+    asyncio.run(run())
+    reconciler.record()
+    assert reconciler.received[_MAX_UNRECORDED:] == ["NodeDisconnected", "NodeReported"]
+    assert reconciler.exit_codes == [3]
+
+
+def test_reconnects__of_a_node_wait_for_the_reconciler(sessions: NodeSessions, reconciler: FakeReconciler) -> None:
+    """A report that was held back is dropped with its connection: the next one brings the whole state again."""
+    reconciler.is_busy = True
+
+    async def run() -> None:
+        for _ in range(50):
+            socket: Any = FakeSocket()
+            serving = asyncio.create_task(sessions.serve(socket, (KEY, RANK)))
+            while not socket.received:
+                await asyncio.sleep(0.001)
+            await socket.close()
+            await serving
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert len(reconciler.events) <= 2 * _MAX_UNRECORDED
+    assert reconciler.received[-1] == "NodeDisconnected"
+    reconciler.record()
+    assert reconciler.received[-1] == "NodeDisconnected"
+
+
+def test_frames__beyond_what_an_honest_node_sends_are_read_slowly() -> None:
+    connection = new_connection()
+    assert [connection.pause_s(100.0) for _ in range(_FRAMES_AT_ONCE)] == pytest.approx(
+        [0.0] * _FRAMES_AT_ONCE, abs=1e-6
+    )
+    assert connection.pause_s(100.0) == pytest.approx(1 / _FRAMES_PER_S)
+    assert connection.pause_s(101.0) == 0.0
+
+
+def test_session__pauses_after_too_many_frames(sessions: NodeSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "pause_s", lambda *_: 60.0)
+    socket: Any = FakeSocket()
+    for number in range(3):
+        socket.send(report_of(number))
+
+    async def run() -> int:
+        serving = asyncio.create_task(sessions.serve(socket, (KEY, RANK)))
+        while not socket.received:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        serving.cancel()
+        await asyncio.wait([serving])
+        return int(socket._messages.qsize())
+
+    assert asyncio.run(run()) == 3
+
+
+def test_checkpoints__are_bounded_over_reconnects(sessions: NodeSessions) -> None:
+    async def run() -> bool:
+        bounds = []
+        for _ in range(2):
+            connection = new_connection()
+            await sessions._on_hello(connection, frame_of({"type": "hello", "report": {"phase": "running"}}))  # type: ignore[arg-type]
+            bounds.append(connection.inflight_checkpoints)
+        return bounds[0] is bounds[1]
+
+    assert asyncio.run(run())
 
 
 def test_checkpoints__are_read_no_faster_than_they_are_recorded(sessions: NodeSessions) -> None:
