@@ -29,6 +29,7 @@ from perdure.recovery.policies.unnamed_strategy import default_strategy
 from perdure.sdk import Task
 from perdure.sdk.requirements import Candidate, candidates, chooses_strategy
 from perdure.sdk.requirements import recovery as recovery_of
+from perdure.sdk.spec.parse_task import size_problem
 from perdure.sdk.spec.problems import TaskError, describe
 from perdure.sdk.spec.resource_fields import HOOK_EVENTS
 from perdure.sdk.spec.values.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
@@ -274,6 +275,10 @@ def parse_tasks(configs: Sequence[Mapping[str, Any]], *, ignored: Collection[str
     """
     if not configs:
         raise RequestRejected("the job has no task", where="tasks", fix="give at least one")
+    if problem := size_problem(configs):
+        raise RequestRejected(
+            f"the job {problem}", where="tasks", fix="move large values into files (workdir, file_mounts)"
+        )
     try:
         tasks = [Task.from_yaml_config(dict(config)) for config in configs]
     except TaskError as error:

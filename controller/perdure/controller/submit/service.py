@@ -33,6 +33,7 @@ from perdure.controller.submit.errors import RequestRejected, Superseded, imposs
 from perdure.controller.submit.serve.replica_tasks import OfService
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView
+from perdure.sdk.spec.task_fields import MAX_SWEEP
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,6 @@ class Accepted:
 
 # Of the tasks of all jobs of one launch: they are stored once per job, in one transaction.
 MAX_BATCH_BYTES = 64 * 10**6
-MAX_SWEEP = 10_000
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from perdure.sdk.spec.problem_list import Report
@@ -11,7 +11,7 @@ from perdure.sdk.spec.problems import FieldPath, Problem, TaskError, Unsupported
 from perdure.sdk.spec.task_fields import TASK
 from perdure.sdk.spec.validators import validate
 from perdure.sdk.spec.values import variables
-from perdure.sdk.spec.yaml_reader import Document
+from perdure.sdk.spec.yaml_reader import MAX_DEPTH, MAX_VALUES, Document
 
 Config = dict[str, Any]
 
@@ -31,10 +31,32 @@ def parse_task(
     `envs` and `secrets` replace those of the document. Raises TaskError with all problems. A canonical configuration is
     returned unchanged.
     """
+    if problem := size_problem([document.value]):
+        raise TaskError([Problem("", problem, file=document.file)])
     try:
         return _parse_task(Report(document), document, envs, secrets)
     except RecursionError:
         raise TaskError([Problem("", "nested too deeply to be a task", file=document.file)]) from None
+
+
+def size_problem(documents: Iterable[object]) -> str | None:
+    """Why documents are too large together, or nested too deeply, to be the tasks of a job; None if they are not.
+
+    The limits are those of a YAML text, of which a few kilobytes could stand for millions of values.
+    """
+    level, count, depth = list(documents), 0, 0
+    while level:
+        if depth > MAX_DEPTH:
+            return "nested too deeply to be a task"
+        below: list[Any] = []
+        for value in level:
+            items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+            count += len(items)
+            if count > MAX_VALUES:
+                return f"has more than {MAX_VALUES:,} values, which is too large to be a task"
+            below.extend(items)
+        level, depth = below, depth + 1
+    return None
 
 
 def _parse_task(

@@ -6,6 +6,8 @@ from perdure.sdk.spec.problems import FieldPath, InvalidValue, Problem, TaskErro
 from perdure.sdk.spec.yaml_reader import Document
 
 _ALTERNATIVES = ("any_of", "ordered")  # `--ignore` concerns all alternatives of `resources`
+_MAX_PROBLEMS = 1_000
+_MAX_WARNINGS = 1_000
 
 
 class Report:
@@ -18,16 +20,20 @@ class Report:
         self.unsupported: list[UnsupportedField] = []
 
     def add_problem(self, path: FieldPath, message: str, fix: str = "", *, at_key: bool = False) -> None:
-        """Record that the value at `path` (or its key) is wrong."""
+        """Record that the value at `path` (or its key) is wrong. Raises TaskError if there are far too many problems:
+        nobody reads more, and each costs time and memory."""
         self.problems.append(self._placed(path, message, fix, at_key=at_key))
+        if len(self.problems) >= _MAX_PROBLEMS:
+            self.raise_if_invalid()
 
     def add_invalid_value(self, path: FieldPath, error: InvalidValue, allowed: str) -> None:
         """Record the error as a problem. `allowed` describes the accepted values, in case the error has no fix."""
         self.add_problem(path, error.message, error.fix or f"allowed: {allowed}")
 
     def add_warning(self, path: FieldPath, message: str) -> None:
-        """Record that the value at `path` is accepted, but has no effect."""
-        self.warnings.append(self._placed(path, message, "", at_key=True))
+        """Record that the value at `path` is accepted, but has no effect. Of far too many, the first ones are kept."""
+        if len(self.warnings) < _MAX_WARNINGS:
+            self.warnings.append(self._placed(path, message, "", at_key=True))
 
     def add_unsupported(self, path: FieldPath, message: str) -> None:
         """Record that the value at `path` is accepted, but that a launch with it is refused.

@@ -33,6 +33,8 @@ from perdure.sdk.spec.validators import (
     text,
 )
 
+MAX_SWEEP = 10_000  # jobs of one launch
+_MAX_SWEEP_VARIABLES = 100
 MAX_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 
 _NOT_A_JOB = "it describes a service, which `perdure serve up` starts; launched otherwise, the task would run as a job"
@@ -202,7 +204,11 @@ TASK_FIELDS = {
         "mapping with `to` and `when`. Default: none.",
     ),
     "sweep": Field(
-        Table(_VARIABLE_NAME, Items(_VARIABLE_VALUE, unique=True, at_least=1)),
+        Table(
+            _VARIABLE_NAME,
+            Items(_VARIABLE_VALUE, unique=True, at_least=1, at_most=MAX_SWEEP),
+            at_most=_MAX_SWEEP_VARIABLES,
+        ),
         "A grid: environment variable → the values that it takes. A launch has one job for each combination, as with "
         "`--num-jobs`. Default: none.",
     ),

@@ -156,7 +156,7 @@ class Items(Validator):
 
     item: Validator
     allow_single: bool = False  # a single value means a list of it
-    unique: bool = False
+    unique: bool = False  # for items whose canonical values are hashable
     at_least: int = 0
     at_most: int | None = None
 
@@ -173,10 +173,14 @@ class Items(Validator):
         if len(value) < self.at_least or (self.at_most is not None and len(value) > self.at_most):
             limit = f"at least {self.at_least}" if len(value) < self.at_least else f"at most {self.at_most}"
             report.add_problem(path, f"found a list of {len(value)}", f"give {limit}")
+            return None
         items = [validate(self.item, item, (*path, index), report) for index, item in enumerate(value)]
-        for index, item in enumerate(items):
-            if self.unique and item is not None and item in items[:index]:
-                report.add_problem((*path, index), f"{describe(item)} is listed twice", "list it once")
+        if self.unique:
+            seen: set[Any] = set()
+            for index, item in enumerate(items):
+                if item is not None and item in seen:
+                    report.add_problem((*path, index), f"{describe(item)} is listed twice", "list it once")
+                seen.add(item)
         return items
 
 
@@ -190,11 +194,15 @@ class Table(Validator):
     allowed: str = "a mapping"
     no_effect: str = ""  # as in `Field`, for each key that is not known
     known: Mapping[str, Validator] = field(default_factory=dict)  # key → validator, instead of `value`
+    at_most: int | None = None
 
     def accepts(self, value: object) -> bool:
         return isinstance(value, Mapping)
 
     def parse(self, value: Any, path: FieldPath, report: Report) -> Any:
+        if self.at_most is not None and len(value) > self.at_most:
+            report.add_problem(path, f"found a mapping of {len(value)}", f"give at most {self.at_most}")
+            return None
         table: dict[str, Any] = {}
         for name, item in value.items():
             key = validate(self.key, name, (*path, name), report)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # PyYAML costs more to import than all of the SDK, and many s
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = _TAG + "merge"
-_MAX_VALUES = 100_000
-_MAX_DEPTH = 100
+MAX_VALUES = 100_000
+MAX_DEPTH = 100
 _MAX_BYTES = 4 * 2**20
 _MAX_DIGITS = 100  # Python parses numbers of any length, in quadratic time
 _CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
@@ -90,7 +90,7 @@ def read_text(text: str, *, file: str | None = None) -> list[Document]:
     problems: list[Problem] = []
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        if _depth(text, loader) > _MAX_DEPTH:
+        if _depth(text, loader) > MAX_DEPTH:
             raise TaskError([_too_deep(file)])
         for node in yaml.compose_all(text, Loader=loader):
             reader = _Reader(Document(None, file))
@@ -118,7 +118,7 @@ def _depth(text: str, loader: type[yaml.SafeLoader]) -> int:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             deepest = max(deepest, depth)
-            if deepest > _MAX_DEPTH:
+            if deepest > MAX_DEPTH:
                 break
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
@@ -143,10 +143,10 @@ class _Reader:
 
         self.document.values[path] = _position(node)
         self._count += 1
-        if self._count > _MAX_VALUES or id(node) in self._open:
-            if self._count <= _MAX_VALUES + 1:
+        if self._count > MAX_VALUES or id(node) in self._open:
+            if self._count <= MAX_VALUES + 1:
                 self._problem(node, path, "aliases make this document endless, or far too large", "write it out")
-                self._count = _MAX_VALUES + 1
+                self._count = MAX_VALUES + 1
             return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
