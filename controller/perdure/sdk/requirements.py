@@ -46,6 +46,14 @@ def candidates(resources: Alternatives | Resources) -> tuple[Candidate, ...]:
     )
 
 
+def count_candidates(resources: Alternatives | Resources) -> int:
+    """How many `candidates` there are, at low cost; an amount of memory counts as one accelerator."""
+    return sum(
+        max(1, len(_canonical(option) or ())) * (len(option.image_id) if isinstance(option.image_id, dict) else 1)
+        for option in Alternatives.from_resources(resources)
+    )
+
+
 def machine_requirements(resources: Alternatives | Resources) -> tuple[MachineRequirement, ...]:
     """The requirements of the `candidates`."""
     return tuple(candidate.requirement for candidate in candidates(resources))

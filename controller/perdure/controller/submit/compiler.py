@@ -20,14 +20,19 @@ from perdure.controller.clouds.machine_options import REGISTRY_VARIABLES, boot_i
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.config.notify_config import NO_NOTIFICATIONS, NotifyConfig
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, mask_secrets, without_credentials
+from perdure.controller.runtime.security.secret_refs import (
+    GIT_CREDENTIALS,
+    mask_secrets,
+    secret_mask,
+    without_credentials,
+)
 from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.mount_limits import able_to_mount
 from perdure.recovery.job import TaskView
 from perdure.recovery.policies.unnamed_strategy import default_strategy
 from perdure.sdk import Task
-from perdure.sdk.requirements import Candidate, candidates, chooses_strategy
+from perdure.sdk.requirements import Candidate, candidates, chooses_strategy, count_candidates
 from perdure.sdk.requirements import recovery as recovery_of
 from perdure.sdk.spec.parse_task import size_problem
 from perdure.sdk.spec.problems import TaskError, describe
@@ -42,6 +47,7 @@ _NO_WORK = (
 _MASKED_MOUNT_FIELDS = ("path", "prefix")
 # Field of `job_recovery` → the strategies that use it. The others are used by all; `work` by forecasts, too.
 _USED_BY = {"on_time": ("DEADLINE",), "patience": ("VALUE",), "move_cost": ("VALUE", "DEADLINE")}
+_MAX_CANDIDATES, _MAX_CANDIDATES_OF_JOB = 1_000, 5_000
 _HOOK_TIMEOUT_S = 3600  # as in SkyPilot
 # The clouds with settings of their own in a task's `config`.
 _CLOUDS_WITH_SETTINGS = {"kubernetes"}
@@ -79,6 +85,7 @@ class Compiler:
     def compile(self, name: str | None, configs: Sequence[Mapping[str, Any]], now: float) -> CompiledJob:
         """Compile a job of these tasks; a task without a name is named after the job. Raises RequestRejected."""
         tasks = parse_tasks(configs)
+        check_alternatives(tasks)
         job_name = _job_name(name, [task.name for task in tasks])
         names = [t.name or (job_name if len(tasks) == 1 else f"{job_name}-{i}") for i, t in enumerate(tasks)]
         compiled = [self._compile(task, name, i, now) for i, (task, name) in enumerate(zip(tasks, names, strict=True))]
@@ -177,6 +184,7 @@ class Compiler:
     def _compile(self, task: Task, name: str, index: int, now: float) -> NewTask:
         config = task.to_yaml_config()
         secrets = {k: str(v) for k, v in (config.pop("secrets", None) or {}).items()}
+        mask = secret_mask(secrets)
         workdir, credentials = _masked_workdir(config.get("workdir"), secrets)
         resources = task.resources
         try:
@@ -207,10 +215,8 @@ class Compiler:
             "envs": {k: str(v) for k, v in (config.get("envs") or {}).items()},
             "secret_names": sorted(secrets),
             "workdir": workdir,
-            "uploads": [upload | {"path": mask_secrets(upload["path"], secrets)} for upload in storage.uploads],
-            "mounts": [
-                mount | mask_secrets({k: mount[k] for k in _MASKED_MOUNT_FIELDS}, secrets) for mount in storage.mounts
-            ],
+            "uploads": [upload | {"path": mask(upload["path"])} for upload in storage.uploads],
+            "mounts": [mount | mask({k: mount[k] for k in _MASKED_MOUNT_FIELDS}) for mount in storage.mounts],
             "buckets": [bucket.to_json() for bucket in storage.buckets],
             "resources": _resources_summary(view),
             "machines": [_machine_options(candidate) for candidate in placements],
@@ -231,10 +237,24 @@ class Compiler:
         _check_registry({**spec["envs"], **secrets}, name)
         kept = secrets | ({} if credentials is None else {GIT_CREDENTIALS: credentials})
         sealed = self.keyring.seal(kept) if kept else None
-        masked = config | {field: mask_secrets(config[field], secrets) for field in WITH_REFERENCES if field in config}
+        masked = config | {field: mask(config[field]) for field in WITH_REFERENCES if field in config}
         if "workdir" in config:
             masked["workdir"] = workdir
         return NewTask(view, name, masked, spec, sealed)
+
+
+def check_alternatives(tasks: Sequence[Task]) -> None:
+    """Raises RequestRejected for more alternatives than can be compared with all offers while others wait."""
+    counts = [count_candidates(task.resources) for task in tasks]
+    if max(counts) > _MAX_CANDIDATES or sum(counts) > _MAX_CANDIDATES_OF_JOB:
+        of_task = max(counts) > _MAX_CANDIDATES
+        limit, subject = (_MAX_CANDIDATES, "a task") if of_task else (_MAX_CANDIDATES_OF_JOB, "the tasks of a job")
+        raise RequestRejected(
+            f"{max(counts) if of_task else sum(counts):,} combinations of alternatives, accelerators and images are "
+            f"too many: {subject} may have {limit:,}",
+            where="resources",
+            fix="give fewer of them",
+        )
 
 
 def _unused_by_strategy(tasks: Sequence[Task], strategies: Sequence[str]) -> Iterator[str]:

@@ -103,7 +103,8 @@ def is_ordered(canonical: Accelerators | None) -> bool:
 
 def _words(text: str) -> list[str]:
     # If the entries `A100:1` are on lines of their own, YAML joins them to one text with spaces.
-    return re.sub(r"\s*:\s*", ":", text.strip()).replace(",", " ").split() or [text]
+    joined = ":".join(part.strip() for part in text.split(":"))
+    return joined.replace(",", " ").split() or [text]
 
 
 def _parse_item(item: object) -> Choice:

@@ -233,4 +233,5 @@ FILE_MOUNTS = Table(
     Parsed(validate_mount_path, "the path where it appears on the machine", (str,)),
     OneOf(MOUNT_SOURCE, UPLOADED, STORAGE),
     allowed="a mapping from paths on the machine to local paths or buckets",
+    at_most=1_000,
 )

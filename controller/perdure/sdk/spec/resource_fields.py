@@ -28,7 +28,7 @@ from perdure.sdk.spec.validators import (
     choice,
     matching,
 )
-from perdure.sdk.spec.values import deadlines, quantities
+from perdure.sdk.spec.values import alternatives, deadlines, quantities
 
 Config = dict[str, Any]
 
@@ -45,14 +45,6 @@ _NUMBER_OR_TEXT = (int, float, str)
 _ACCELERATORS = Parsed(
     accelerators.parse, "A100, A100:8, 80GB+, {A100: 8}, a list, or several keys", (str, list, tuple, dict)
 )
-
-
-def _port(value: Any) -> str:
-    first, dash, last = str(value).partition("-")
-    ends = [int(end) if re.fullmatch("[0-9]{1,5}", end) else 0 for end in ((first, last) if dash else (first,))]
-    if not all(1 <= end <= 65535 for end in ends) or ends != sorted(ends):
-        raise InvalidValue(f"found {describe(value)}")
-    return str(value)
 
 
 def _label(value: str) -> str:
@@ -256,7 +248,7 @@ RESOURCE_FIELDS = {
         "Maximum price of one machine in USD per hour; more expensive offers are not used. Default: no limit.",
     ),
     "ports": Field(
-        Items(Parsed(_port, "a port or a range such as 8080-8090", (int, str)), allow_single=True),
+        Items(Parsed(quantities.port, "a port or a range such as 8080-8090", (int, str)), allow_single=True),
         "Ports to open to the internet.",
         no_effect="accepted, but has no effect: nothing listens on a job's machines",
     ),
@@ -352,12 +344,12 @@ def _check_image_regions(config: Config, path: FieldPath, report: Report) -> Non
 def _merge_alternatives(
     kind: str, base: Config, options: list[Config | None], path: FieldPath, report: Report
 ) -> Config:
-    merged: list[Config] = []
-    for index, option in enumerate(options):
-        config = without_defaults(base | (option or {}))
+    if not alternatives.check_repetition(base, options, (*path, kind), report):
+        return base
+    complete = [without_defaults(base | (option or {})) for option in options]
+    for index, config in enumerate(complete):
         _check_image_regions(config, (*path, kind, index), report)
-        if config not in merged:
-            merged.append(config)
+    merged = alternatives.distinct(complete)
     for config in merged[:1]:
         deadlines.check(config.get("job_recovery") or {}, (*path, "job_recovery"), report)
     if any(config.get("job_recovery") != merged[0].get("job_recovery") for config in merged):
@@ -381,7 +373,7 @@ def _canonical_recovery(value: str | Config) -> Config:
 
 
 ONE_RESOURCES = Record(RESOURCE_FIELDS, "resources", exclusive=_EXCLUSIVE, finish=canonical_resources)
-_ALTERNATIVES = Items(ONE_RESOURCES, at_least=1)
+_ALTERNATIVES = Items(ONE_RESOURCES, at_least=1, at_most=alternatives.MAX_ALTERNATIVES)
 RESOURCES = Record(
     RESOURCE_FIELDS
     | {

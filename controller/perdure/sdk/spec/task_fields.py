@@ -35,6 +35,7 @@ from perdure.sdk.spec.validators import (
 
 MAX_SWEEP = 10_000  # jobs of one launch
 _MAX_SWEEP_VARIABLES = 100
+_MAX_WORDS_CHARS = 16_384  # `shlex` needs a microsecond for each
 MAX_NODES = 10_000  # each is a row, a machine and a token: far more than any cloud gives to one task
 
 _NOT_A_JOB = "it describes a service, which `perdure serve up` starts; launched otherwise, the task would run as a job"
@@ -67,6 +68,8 @@ def _event(value: str) -> str:
 
 
 def _words(value: str) -> str:
+    if len(value) > _MAX_WORDS_CHARS:
+        raise InvalidValue(f"found {len(value)} characters", f"give at most {_MAX_WORDS_CHARS}")
     try:
         shlex.split(value)
     except ValueError as error:
@@ -130,7 +133,7 @@ DOCKER = Table(
     TEXT,
     Anything(),
     no_effect=NO_EFFECT,
-    known={"run_options": Items(Parsed(_words, "options of `docker run`", (str,)), allow_single=True)},
+    known={"run_options": Items(Parsed(_words, "options of `docker run`", (str,)), allow_single=True, at_most=200)},
 )
 KUBERNETES = Table(TEXT, Anything(), no_effect=NO_EFFECT, known=dict.fromkeys(POD_SETTINGS, Anything()))
 

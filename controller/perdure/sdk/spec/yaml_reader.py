@@ -43,10 +43,13 @@ class Document:
     file: str | None = None
     keys: dict[FieldPath, Position] = field(default_factory=dict)
     values: dict[FieldPath, Position] = field(default_factory=dict)
+    _renamed: dict[FieldPath, str | int] = field(default_factory=dict)  # path → the key that the text has there
 
     def position(self, path: FieldPath, *, of_key: bool = False) -> Position | None:
         """The position of the value (or its key), or of the innermost value around it if the text lacks it."""
         first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
+        if self._renamed:
+            path = tuple(self._renamed.get(path[: index + 1], part) for index, part in enumerate(path))
         for length in range(len(path), -1, -1):
             position = first.get(path[:length]) or second.get(path[:length])
             if position:
@@ -54,10 +57,11 @@ class Document:
         return None
 
     def rename(self, old: FieldPath, new: FieldPath) -> None:
-        """Make every position below `old` also available below the path `new`."""
-        for positions in (self.keys, self.values):
-            moved = {new + path[len(old) :]: at for path, at in positions.items() if path[: len(old)] == old}
-            positions.update(moved)
+        """Make every position below `old` available below the path `new`, which differs in its last key.
+
+        The keys before it are those that earlier calls have given.
+        """
+        self._renamed[new] = old[-1]
 
 
 def read_file(path: str | os.PathLike[str]) -> list[Document]:

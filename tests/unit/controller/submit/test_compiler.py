@@ -14,7 +14,7 @@ from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.submit.compiler import Compiler, parse_tasks
+from perdure.controller.submit.compiler import Compiler, check_alternatives, parse_tasks
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Submission, SubmissionService
 from perdure.recovery.job import Timeouts
@@ -219,3 +219,21 @@ def test_error__names_its_field_once() -> None:
         parse_tasks([{"run": "true", "resources": {"labels": {"perdure-x": "1"}}}])
     assert error.value.where == "resources.labels[perdure-x]"
     assert "resources.labels" not in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("resources", "tasks", "message"),
+    [
+        ({"accelerators": {f"A100:{i}": None for i in range(1, 1_003)}}, 1, "1,002 combinations"),
+        ({"any_of": [{"cpus": i + 1} for i in range(200)]}, 26, "5,200 combinations"),
+        ({"any_of": [{"cpus": i + 1} for i in range(20)], "image_id": {f"r{i}": "ami" for i in range(60)}}, 1, "1,200"),
+    ],
+)
+def test_compile__refuses_too_many_alternatives(resources: dict[str, Any], tasks: int, message: str) -> None:
+    with pytest.raises(RequestRejected) as caught:
+        check_alternatives(parse_tasks([{"run": "x", "resources": resources}] * tasks))
+    assert message in str(caught.value)
+
+
+def test_compile__accepts_the_most_alternatives() -> None:
+    check_alternatives(parse_tasks([{"run": "x", "resources": {"any_of": [{"cpus": i + 1} for i in range(200)]}}] * 25))

@@ -18,12 +18,17 @@ _USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/?#]*
 
 def mask_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
     """`value` with every secret in its strings, keys included, replaced by `${NAME}`."""
+    return secret_mask(secrets)(value)
+
+
+def secret_mask(secrets: Mapping[str, str]) -> Callable[[Any], Any]:
+    """`mask_secrets` of these secrets, for many values."""
     names = {secret: name for name, secret in secrets.items() if secret}
     if not names:
-        return value
+        return lambda value: value
     # Longest first, since one secret may be part of another.
     pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
-    return _mapped(value, lambda text: pattern.sub(lambda match: f"${{{names[match[0]]}}}", text))
+    return lambda value: _mapped(value, lambda text: pattern.sub(lambda match: f"${{{names[match[0]]}}}", text))
 
 
 def resolve_secrets(value: Any, secrets: Mapping[str, str]) -> Any:

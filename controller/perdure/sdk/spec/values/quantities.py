@@ -7,6 +7,7 @@ import re
 
 from perdure.sdk.spec.problems import InvalidValue, describe
 
+_MAX_CHARS = 100
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
 _AMOUNT = rf"\s*{_NUMBER}\s*(\+?)\s*"
 _SIZE = rf"(?i)\s*{_NUMBER}\s*([kmgtp]?)(i?b?)\s*(\+?)\s*"
@@ -72,4 +73,15 @@ def _amount(value: object, number: float, *, at_least: bool) -> str:
 
 
 def _text(value: object) -> str:
-    return "" if isinstance(value, bool) else str(value)
+    """The text of a number; "" if it is none. A long one is none: the patterns take cubic time for runs of spaces."""
+    text = "" if isinstance(value, bool) else str(value)
+    return text if len(text) <= _MAX_CHARS else ""
+
+
+def port(value: object) -> str:
+    """A port, or a range such as `8080-8090`, as text."""
+    first, dash, last = str(value).partition("-")
+    ends = [int(end) if re.fullmatch("[0-9]{1,5}", end) else 0 for end in ((first, last) if dash else (first,))]
+    if not all(1 <= end <= 65535 for end in ends) or ends != sorted(ends):
+        raise InvalidValue(f"found {describe(value)}")
+    return str(value)

@@ -21,6 +21,7 @@ FIELDS_WITH_REFERENCES = ("file_mounts", "workdir", "service", "volumes")
 _REFERENCE = r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))"
 _MAX_ROUNDS = 10
 _MAX_CHARS = 65_536
+_MAX_EXPANDED_CHARS = 8 * 2**20  # of all texts together: a short variable may be replaced thousands of times
 
 # Linux starts no process with a longer string (MAX_ARG_STRLEN), or with more in all than a quarter of its stack's
 # limit, usually 2 MiB. Of that, a part is left to the variables that Perdure sets.
@@ -58,9 +59,10 @@ def check_total_size(envs: Mapping[str, str], secrets: Mapping[str, str], report
 def substitute(document: Document, variables: Mapping[str, str], report: Report) -> dict[Any, Any]:
     """The document's mapping with the variables replaced in the fields that may refer to them, including keys."""
     config = dict(document.value)
+    expansion = _Expansion(variables, document, report)
     for name in FIELDS_WITH_REFERENCES:
         if name in config:
-            config[name] = _substitute(config[name], (name,), variables, document, report)
+            config[name] = expansion.substitute(config[name], (name,))
     return config
 
 
@@ -91,45 +93,52 @@ def _size(name: str, value: str) -> int:
     return len(f"{name}={value}".encode("utf-8", "surrogatepass")) + 1
 
 
-def _substitute(
-    value: Any, path: FieldPath, variables: Mapping[str, str], document: Document, report: Report
-) -> Any:  # the shape of `value`
-    match value:
-        case str():
-            return _expand(value, path, variables, report)
-        case list() | tuple():
-            return [_substitute(item, (*path, index), variables, document, report) for index, item in enumerate(value)]
-        case dict():
-            result: dict[Any, Any] = {}
-            for key, item in value.items():
-                new = _expand(key, (*path, key), variables, report) if isinstance(key, str) else key
-                if new != key:
-                    document.rename((*path, key), (*path, new))
-                if new in result:
-                    report.add_problem(
-                        (*path, key), f"becomes {describe(new)}, which already exists", "keep one of them"
-                    )
-                result[new] = _substitute(item, (*path, new), variables, document, report)
-            return result
-        case _:
-            return value
+class _Expansion:
+    """Replaces the references to variables in one document."""
 
+    def __init__(self, variables: Mapping[str, str], document: Document, report: Report) -> None:
+        self._variables, self._document, self._report = variables, document, report
+        self._chars = 0  # of what the expanded texts have become
 
-def _expand(text: str, path: FieldPath, variables: Mapping[str, str], report: Report) -> str:
-    """Replace the references to variables that have a value, until no such reference is left.
+    def substitute(self, value: Any, path: FieldPath) -> Any:  # the shape of `value`
+        match value:
+            case str():
+                return self._expand(value, path)
+            case list() | tuple():
+                return [self.substitute(item, (*path, index)) for index, item in enumerate(value)]
+            case dict():
+                result: dict[Any, Any] = {}
+                for key, item in value.items():
+                    new = self._expand(key, (*path, key)) if isinstance(key, str) else key
+                    if new != key:
+                        self._document.rename((*path, key), (*path, new))
+                    if new in result:
+                        message = f"becomes {describe(new)}, which already exists"
+                        self._report.add_problem((*path, key), message, "keep one of them")
+                    result[new] = self.substitute(item, (*path, new))
+                return result
+            case _:
+                return value
 
-    A task is parsed again after it went through JSON, and must not change then.
-    """
-    original = text
-    for _ in range(_MAX_ROUNDS):
-        references = [match[1] or match[2] for match in re.finditer(_REFERENCE, text)]
-        if len(text) + sum(len(variables.get(name, "")) for name in references) > _MAX_CHARS:
-            break
-        replaced = re.sub(_REFERENCE, lambda match: variables.get(match[1] or match[2], match[0]), text)
-        if replaced == text:
-            return text
-        text = replaced
-    report.add_problem(
-        path, f"the variables of {describe(original)} refer to each other without end", "give them plain values"
-    )
-    return original
+    def _expand(self, text: str, path: FieldPath) -> str:
+        """Replace the references to variables that have a value, until no such reference is left.
+
+        A task is parsed again after it went through JSON, and must not change then.
+        """
+        original, variables = text, self._variables
+        for _ in range(_MAX_ROUNDS):
+            references = [match[1] or match[2] for match in re.finditer(_REFERENCE, text)]
+            if len(text) + sum(len(variables.get(name, "")) for name in references) > _MAX_CHARS:
+                break
+            replaced = re.sub(_REFERENCE, lambda match: variables.get(match[1] or match[2], match[0]), text)
+            if replaced == text:
+                return text
+            text = replaced
+            self._chars += len(text)
+            if self._chars > _MAX_EXPANDED_CHARS:
+                self._report.add_problem(path, "the variables make the task far too large", "use shorter values")
+                self._report.raise_if_invalid()
+        self._report.add_problem(
+            path, f"the variables of {describe(original)} refer to each other without end", "give them plain values"
+        )
+        return original
