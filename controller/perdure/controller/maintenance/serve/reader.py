@@ -27,6 +27,8 @@ _TASK = 0  # a replica has one task
 _MAX_WEIGHT = 256
 BRIEF_SILENCE_S = 15.0
 """So long, a replica whose node is silent counts as one that is there: the node may have to find its controller."""
+LASTING_S = 60.0
+"""So long must a replica be ready to end a row of failures: one that crashes in its first minute is one of them."""
 _WITHOUT_MACHINE = (AttemptState.REQUESTED, AttemptState.GONE)
 
 
@@ -34,7 +36,7 @@ class SilenceClock:
     """Remembers since when the nodes of replicas are silent. `now`: the controller's clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+        self.now = now
         self._since: dict[AttemptKey, float] = {}
 
     def is_short(self, key: AttemptKey, *, is_connected: bool) -> bool:
@@ -42,12 +44,12 @@ class SilenceClock:
         if is_connected:
             self._since.pop(key, None)
             return False
-        return self._now() - self._since.setdefault(key, self._now()) < BRIEF_SILENCE_S
+        return self.now() - self._since.setdefault(key, self.now()) < BRIEF_SILENCE_S
 
     def has_lasted(self, key: AttemptKey, seconds: float) -> bool:
         """Whether a node has not been connected for so long."""
         since = self._since.get(key)
-        return since is not None and self._now() - since >= seconds
+        return since is not None and self.now() - since >= seconds
 
     def keep(self, keys: Collection[AttemptKey | None]) -> None:
         """Forget all others."""
@@ -71,7 +73,7 @@ class ReadReplica:
 
 @dataclass(frozen=True)
 class ReadService:
-    """A service. `replicas`: those that are not over. `failures`: of the newest version, since it was last ready.
+    """A service. `replicas`: those that are not over. `failures`: of the newest version, in a row.
 
     `view`: of the version that its replicas shall have: the newest one, or the one before if that cannot start.
     """
@@ -187,12 +189,13 @@ class ServiceReader:
         own = {number: version for (service_id, number), version in versions.items() if service_id == row.id}
         newest = own[row.version]
         read = [self._replica(one, report.in_flight.get(one.row.number, 0), elsewhere) for one in stored]
-        failures, failed_at = _failures(conn, newest)
+        now = self.silence.now()
+        failures, failed_at = _failures(conn, newest, now)
         has_failed = newest.ready_at is None and failures > 0
         earlier = max((one for one in own.values() if one.ready_at and one is not newest), key=_number, default=None)
         version = newest
         if has_failed and earlier is not None:
-            version, (of_version, at) = earlier, _failures(conn, earlier)
+            version, (of_version, at) = earlier, _failures(conn, earlier, now)
         else:
             of_version, at = failures, failed_at
         others = {one.row.version for one in stored} - {version.version}
@@ -211,9 +214,10 @@ class ServiceReader:
         return ReadService(row, own, read, view, report, failures)
 
 
-def _failures(conn: Connection, version: Row[Any]) -> tuple[int, float | None]:
-    """How many replicas have failed since a version was last ready, and when the last of them did."""
-    since = version.ready_at if version.ready_at is not None else version.created_at
+def _failures(conn: Connection, version: Row[Any], now: float) -> tuple[int, float | None]:
+    """How many replicas have failed since one of a version was last ready for long, and when the last of them did."""
+    ready_at = records.lasting_ready_at(conn, version.service_id, version.version, LASTING_S, now)
+    since = ready_at if ready_at is not None else version.created_at
     count, at = records.failures(conn, version.service_id, version.version, since)
     if version.failed_at is not None and version.failed_at > since:
         return count + 1, max(at or 0.0, version.failed_at)

@@ -255,6 +255,20 @@ def failures(conn: Connection, service_id: int, version_number: int, since: floa
     return int(count), last
 
 
+def lasting_ready_at(
+    conn: Connection, service_id: int, version_number: int, seconds: float, now: float
+) -> float | None:
+    """When a replica of a version became ready that stayed ready for `seconds`, the newest; None if none has."""
+    until = func.coalesce(Replicas.c.retired_at, now)
+    query = select(func.max(Replicas.c.ready_at)).where(
+        Replicas.c.service_id == service_id,
+        Replicas.c.version == version_number,
+        Replicas.c.ready_at <= until - seconds,
+    )
+    at: float | None = conn.execute(query).scalar()
+    return at
+
+
 def last_failure(conn: Connection, service_id: int) -> Row[Any] | None:
     """The replica that failed last."""
     query = select(Replicas).where(Replicas.c.service_id == service_id, Replicas.c.retired_as.like("FAILED%"))

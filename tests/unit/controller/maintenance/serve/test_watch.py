@@ -177,3 +177,22 @@ def test_proxies__that_cannot_start_are_started_later(services: Services, monkey
     assert services.proxies.num_applied_at_start >= 2, "services are evaluated meanwhile"
     services.watch.stop()
     assert services.launched() == ["a"]
+
+
+@pytest.mark.parametrize(("ready_s", "failures"), [(1.0, 4), (59.0, 4), (61.0, 1)])
+def test_failures__of_replicas_that_were_ready_for_a_moment_are_a_row(
+    services: Services, ready_s: float, failures: int
+) -> None:
+    services.up("a")
+    with services.daemon.database.begin() as conn:
+        (row,) = records.active(conn)
+        now = row.created_at
+        for _ in range(4):
+            records.insert_replica(conn, row.id, 1, is_spot=False, now=now)
+            columns = {"ready_at": now + 10, "retired_at": now + 10 + ready_s, "retired_as": "FAILED"}
+            records.change_replica(conn, row.id, records.replicas(conn, [row.id])[row.id][-1].row.number, **columns)
+            records.change_version(conn, row.id, 1, ready_at=now + 10)
+            now += 100.0
+        (service,) = services.watch.reader.load(conn, [row])
+    assert service.view.failures == failures
+    assert service.view.was_ready
