@@ -20,6 +20,7 @@ from sqlalchemy import bindparam, select
 
 from perdure.controller.api.access.permissions import Caller, authenticate_token, declared
 from perdure.controller.api.access.rate_limits import RateLimits
+from perdure.controller.api.access.work_slots import WorkSlots
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
 from perdure.controller.api.request_precheck import NO_TOKEN, bearer
@@ -204,6 +205,12 @@ def _parse_claims(context: ApiContext, token: str, rank: str) -> Place | None:
     return key, int(rank)
 
 
+def work_slots(request: Request) -> WorkSlots:
+    """The slots of requests that compute for long."""
+    slots: WorkSlots = request.app.state.work_slots
+    return slots
+
+
 Reader = Annotated[Caller, Depends(allow(AccessRight.READ))]
 Runner = Annotated[Caller, Depends(allow(AccessRight.RUN))]
 Operator = Annotated[Caller, Depends(allow(AccessRight.OPERATE))]
@@ -212,4 +219,5 @@ Session = Annotated[BrowserSession | None, Depends(browser_session)]
 Node = Annotated[NodeIdentity, Depends(require_node)]
 BootingMachine = Annotated[NodeIdentity, Depends(require_boot_token)]
 AnyMachine = Annotated[NodeIdentity, Depends(require_node_or_boot_token)]
+Slots = Annotated[WorkSlots, Depends(work_slots)]
 Context = Annotated[ApiContext, Depends(api_context)]

@@ -7,11 +7,13 @@ from typing import Any
 
 import yaml
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
 from pydantic import Field
 from sqlalchemy import select
 
 from perdure.controller.api.access.permitted_objects import VisibleJob, no_such_job
-from perdure.controller.api.auth import Reader
+from perdure.controller.api.auth import Reader, Slots
 from perdure.controller.api.dashboard import responses
 from perdure.controller.api.routes.jobs import RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
@@ -56,9 +58,14 @@ def job_spec(caller: Reader, job_id: VisibleJob) -> dict[str, Any]:
 
 
 @router.post("/tasks", responses=json_response(responses.ParsedTasks))
-def parse_tasks(_: Reader, body: YamlBody) -> dict[str, Any]:
+async def parse_tasks(caller: Reader, body: YamlBody, slots: Slots) -> JSONResponse:
     """The tasks of a YAML text, as `POST /plan` and `POST /jobs` take them. Changes nothing. Files on the user's
     computer cannot be uploaded in this way; use `perdure jobs launch` for a task that names some."""
+    async with slots.of(caller.name):
+        return await run_in_threadpool(_parse_tasks, body)
+
+
+def _parse_tasks(body: YamlBody) -> JSONResponse:
     try:
         dag = Dag.from_documents(read_text(body.yaml))
     except TaskError as error:
@@ -72,7 +79,7 @@ def parse_tasks(_: Reader, body: YamlBody) -> dict[str, Any]:
                 fix="remove it, or use `perdure jobs launch`, which uploads it",
             )
     warnings = [warning for task in dag.tasks for warning in task.warnings]
-    return {"name": dag.name, "tasks": configs, "warnings": warnings}
+    return JSONResponse({"name": dag.name, "tasks": configs, "warnings": warnings})
 
 
 def _local_paths(config: Mapping[str, Any]) -> Iterator[str]:

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi.concurrency import run_in_threadpool
+from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.access.permitted_objects import MAX_ID, ChangeableJob, VisibleJob, no_such_job
-from perdure.controller.api.auth import Reader, Runner
+from perdure.controller.api.auth import Reader, Runner, Slots
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.clouds.base.protocol import ExplainsWaits, Interruptible
@@ -110,13 +112,20 @@ class PreemptBody(RequestBody):
 
 
 @router.post("/plan", responses=json_response(api_types.Plan))
-def plan(caller: Reader, body: PlanBody) -> dict[str, Any]:
+async def plan(caller: Reader, body: PlanBody, slots: Slots) -> JSONResponse:
     """The offers that a launch would try, in order, and what they cost. Changes nothing.
 
-    `forecast`: include the expected cost and end, which takes some seconds.
+    `forecast`: include the expected cost and end, which takes some seconds. 503 with `Retry-After`: too many plans are
+    being computed, of the caller or of all.
     """
-    context = caller.context
-    return plans.plan(context.compiler, body.name, body.tasks, context.clock.now(), with_forecast=body.forecast)
+    async with slots.of(caller.name):
+        return await run_in_threadpool(_plan, caller.context, body)
+
+
+def _plan(context: ApiContext, body: PlanBody) -> JSONResponse:
+    now = context.clock.now()
+    made = plans.plan(context.compiler, body.name, body.tasks, now, with_forecast=body.forecast)
+    return JSONResponse(jsonable_encoder(made))
 
 
 @router.post("/jobs", status_code=201, responses=json_response(api_types.Submitted, status=201) | error_responses(429))

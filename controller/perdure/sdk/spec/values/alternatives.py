@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ _MAX_REPEATED_CHARS = 4 * 10**6
 
 def check_repetition(base: dict[str, Any], options: Sequence[object], path: FieldPath, report: Report) -> bool:
     """Whether `base` is small enough to be repeated in each of `options`, which are at `path`. Reports it if not."""
-    chars = len(json.dumps(base, default=str)) * len(options)
+    chars = len(repr(base)) * len(options)
     if chars <= _MAX_REPEATED_CHARS:
         return True
     message = f"{len(options)} alternatives repeat the fields beside them, {chars / 1e6:,.0f} MB in all"
