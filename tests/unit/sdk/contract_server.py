@@ -63,6 +63,7 @@ class Controller:
     clouds: list[Json] = field(default_factory=list)
     findings: dict[str, list[Json]] = field(default_factory=dict)  # of clouds, by name
     gpus: list[Json] = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)  # to other calls, by path
     calls: list[Call] = field(default_factory=list)
     cut_log_at: list[int] = field(default_factory=list)  # absolute offsets at which a log's connection is broken off
     close_log_at: list[int] = field(default_factory=list)  # the same, but the stream ends cleanly
@@ -139,6 +140,8 @@ class Handler(BaseHTTPRequestHandler):
             for (method, pattern), call in ROUTES.items():
                 if method == self.command and (match := re.fullmatch("/api/v1" + pattern, parts.path)):
                     return call(self, *match.groups())
+            if parts.path in self.controller.answers:
+                return self.answer(self.controller.answers[parts.path])
             raise Refusal(404, f"there is no {parts.path}")
         except Refusal as refusal:
             self.answer({"error": refusal.error}, refusal.status)

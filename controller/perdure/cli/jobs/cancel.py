@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from perdure.cli.completion import suggestions
-from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
+from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
 from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
-from perdure.sdk.connection.users import own_name
+from perdure.sdk.connection.users import Ownership, ownership
 
 LIST_ALL = "list all jobs: perdure jobs queue --all"
+_MAX_NAMED = 20  # ids in a suggested command
 _MIN_RANGE = 3  # consecutive ids that are written as a range
 
 
@@ -68,15 +71,20 @@ def cancel(
 
     client = connect()
     ids = list(job_ids)
+    left: dict[int, str] = {}
     if ids:
         which = _named(ids)
     else:
         with spinner("Finding jobs"):
-            user = None if all_users or name is not None else own_name(client)
-            ids = jobs.unfinished_ids(name=name, user=user, client=client)
+            own = None if all_users or name is not None else ownership(client)
+            unfinished = jobs.unfinished(name=name, client=client)
+        ids = [id for id, user in unfinished.items() if own is None or user in own.names]
+        left = {id: user for id, user in unfinished.items() if own is not None and own.is_left_over(user)}
         if not ids:
-            return _report_none(name, user)
-        whose = f"named {name}" if name is not None else "of all users" if user is None else f"of {user}"
+            _report_none(name, own)
+            return _report_left(left)
+        users = list(dict.fromkeys(unfinished[id] for id in ids))
+        whose = f"named {name}" if name is not None else "of all users" if own is None else f"of {' and '.join(users)}"
         which = f"{len(ids)} job{'s' if len(ids) > 1 else ''} {whose}"
     confirm(f"Cancel {which}?", yes=yes, default=not everything and not all_users)
     with spinner("Cancelling"):
@@ -87,16 +95,29 @@ def cancel(
     if result["finished"]:
         verb = "has" if len(result["finished"]) == 1 else "have"
         click.echo(f"{_named(result['finished']).capitalize()} {verb} already finished.")
+    _report_left(left)
     if result["unknown"]:
         verb = "is" if len(result["unknown"]) == 1 else "are"
         raise Failure(f"there {verb} no {_named(result['unknown'])}\n  {LIST_ALL}", EXIT_NOT_FOUND)
 
 
-def _report_none(name: str | None, user: str | None) -> None:
+def _report_left(left: Mapping[int, str]) -> None:
+    """Warn of the jobs from before named users that still run: they are nobody's, so nobody else looks after them."""
+    if left:
+        verb = "is" if len(left) == 1 else "are"
+        users = " and ".join(sorted(set(left.values())))
+        them = " ".join(map(str, sorted(left))) if len(left) <= _MAX_NAMED else "--all-users"
+        warn(
+            f"{_named(list(left))} of {users} {verb} left, launched before there were named users; "
+            f"to cancel {'it' if len(left) == 1 else 'them'}: perdure jobs cancel {them}"
+        )
+
+
+def _report_none(name: str | None, own: Ownership | None) -> None:
     """Say that there is nothing to cancel. Raises `Failure` if the user has named jobs."""
     if name is not None:
         raise Failure(f"there is no unfinished job named {name!r}\n  {LIST_ALL}", EXIT_NOT_FOUND)
-    hint = "" if user is None else f" of {user}; --all-users cancels those of others, too"
+    hint = "" if own is None else f" of {' and '.join(own.names)}; --all-users cancels those of others, too"
     click.echo(f"No jobs to cancel{hint}.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypedDict
 from urllib.parse import quote
 
@@ -85,16 +86,42 @@ def whoami(client: Client) -> WhoAmI:
     return client.call(WhoAmI, "GET", "/whoami")
 
 
-def own_name(client: Client) -> str:
-    """The user whose jobs the client launches: that of the token, or as long as there are no named users, that of this
-    computer."""
+@dataclass(frozen=True)
+class Ownership:
+    """Which jobs are the client's.
+
+    `names`: the users of its own jobs, the present one first. `users`: the names that belong to somebody; None where
+    nobody may know, because the client sees no jobs but its own, or because there are no named users.
+    """
+
+    names: tuple[str, ...]
+    users: frozenset[str] | None = None
+
+    def is_left_over(self, user: str) -> bool:
+        """Whether a job of `user` is from the time before named users, and is nobody's but the administrator's."""
+        return self.users is not None and user not in self.users and user not in self.names
+
+
+def ownership(client: Client) -> Ownership:
+    """Whose jobs the client's own are: those of the token's user, or as long as there are no named users, those of this
+    computer's user.
+
+    The controller's own token keeps the jobs that it launched before there were named users: they have the name of this
+    computer's user, unless that is a named user's by now.
+    """
     try:
         me = whoami(client)
     except ApiError as error:
         if error.status != 404:  # a controller of an older version
             raise
-        return user_name()
-    return me["user"] if me["has_users"] else user_name()
+        return Ownership((user_name(),))
+    if not me["has_users"]:
+        return Ownership((user_name(),))
+    if me["token"]:
+        return Ownership((me["user"],))
+    users = frozenset(user["name"] for user in list_users(client))
+    earlier = () if user_name() in users else (user_name(),)
+    return Ownership((me["user"], *earlier), users)
 
 
 def list_users(client: Client) -> list[User]:

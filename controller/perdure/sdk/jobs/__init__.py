@@ -26,7 +26,7 @@ from perdure.recovery.statuses import EXIT_NOT_FOUND, exit_code
 from perdure.sdk import logs
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost, user_name
-from perdure.sdk.connection.users import own_name
+from perdure.sdk.connection.users import ownership
 from perdure.sdk.spec.problems import Problem, TaskError
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def cancel(
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
     client = client or _client()
     if all and not all_users:
-        ids = unfinished_ids(user=own_name(client), client=client)
+        ids = unfinished_ids(users=ownership(client).names, client=client)
     cancelled: api_types.Cancelled = {"cancelled": [], "finished": [], "unknown": []}
     # A call accepts so many ids.
     for some in [None] if ids is None else [ids[at : at + MAX_IDS] for at in range(0, len(ids), MAX_IDS)]:
@@ -235,10 +235,19 @@ def cancel(
     return cancelled
 
 
-def unfinished_ids(*, name: str | None = None, user: str | None = None, client: Client | None = None) -> list[int]:
-    """The IDs of the jobs that have not ended, newest first. `name`: a name or a pattern; `user`: only that user's."""
+def unfinished_ids(
+    *, name: str | None = None, users: Collection[str] | None = None, client: Client | None = None
+) -> list[int]:
+    """The IDs of the jobs that have not ended, newest first. `name`: a name or a pattern; `users`: only theirs."""
+    return list(unfinished(name=name, users=users, client=client))
+
+
+def unfinished(
+    *, name: str | None = None, users: Collection[str] | None = None, client: Client | None = None
+) -> dict[int, str]:
+    """The IDs of the jobs that have not ended, newest first, with their users. As `unfinished_ids`."""
     jobs = iter_all(name=name, skip_finished=True, client=client)
-    return list(dict.fromkeys(job["job_id"] for job in jobs if user in (None, job["user"])))
+    return {job["job_id"]: job["user"] for job in jobs if users is None or job["user"] in users}
 
 
 def preempt(

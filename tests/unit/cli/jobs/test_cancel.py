@@ -6,7 +6,7 @@ import pytest
 
 from perdure.cli.jobs import cancel
 from unit.cli.commands import RunPerdure, StartOnTerminal
-from unit.sdk.contract_server import Controller
+from unit.sdk.contract_server import NOW, Controller
 
 
 def test_cancel__reports_each_job(perdure: RunPerdure, server: Controller) -> None:
@@ -42,6 +42,47 @@ def test_cancel__by_name_and_all(perdure: RunPerdure, server: Controller, monkey
     assert server.called("POST .*cancel")[-1][2]["grace_s"] == 300
     assert "IDs 1, 2 are" in perdure("jobs", "cancel", "-a", "-y").stdout
     assert "IDs 1, 2, 4 are" in perdure("jobs", "cancel", "-u", "-y").stdout
+
+
+def add_named_user(server: Controller, name: str) -> None:
+    """From now on there are named users, and the caller has the controller's own token."""
+    limits = {"max_jobs": None, "max_running_jobs": None, "budget_usd": None, "spent_usd": None}
+    server.answers["/api/v1/users"] = [
+        {"name": name, "role": "user", "created_at": NOW, "disabled_at": None, "budget_action": "keep", **limits}
+    ]
+    server.answers["/api/v1/whoami"] = {
+        "user": "admin", "role": "admin", "token": "", "token_role": "admin", "expires_at": None, "has_users": True,
+        "sees_all": True, "permissions": ["administer"], "budget_usd": None, "spent_usd": None,
+    }  # fmt: skip
+
+
+def test_cancel_all__includes_own_jobs_of_before_named_users(
+    perdure: RunPerdure, server: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER", "root")
+    for user in ("root", "admin", "alice", "bob"):
+        server.add("RUNNING", user=user)
+    add_named_user(server, "alice")
+    result = perdure("jobs", "cancel", "--all", "-y")
+    assert result.stdout == "Jobs with IDs 1, 2 are scheduled to be cancelled.\n"
+    assert "job 4 of bob is left, launched before there were named users" in result.stderr
+    assert "perdure jobs cancel 4\n" in result.stderr
+    for job_id in (1, 2):
+        server.end(job_id, "CANCELLED")
+    again = perdure("jobs", "cancel", "--all", "-y")
+    assert again.stdout == "No jobs to cancel of admin and root; --all-users cancels those of others, too.\n"
+    assert "job 4 of bob is left" in again.stderr
+
+
+def test_cancel_all__leaves_the_jobs_that_became_those_of_a_named_user(
+    perdure: RunPerdure, server: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER", "alice")
+    server.add("RUNNING", user="alice")
+    server.add("RUNNING", user="admin")
+    add_named_user(server, "alice")
+    result = perdure("jobs", "cancel", "--all", "-y")
+    assert (result.stdout, result.stderr) == ("Job with ID 2 is scheduled to be cancelled.\n", "")
 
 
 def test_cancel__by_pattern_asks_with_the_number_of_jobs(server: Controller, on_terminal: StartOnTerminal) -> None:
