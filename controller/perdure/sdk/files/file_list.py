@@ -2,8 +2,8 @@
 
 If the directory has a `.skyignore` (patterns as in `.gitignore`), it decides. Otherwise, a working directory inside a
 git tree uploads the files of `git ls-files` (tracked, and untracked but not ignored) and empty directories. Any other
-working directory uploads everything but `.git`. A file mount uploads everything, since data is often ignored by git but
-needed.
+working directory uploads everything but `.git`, as in SkyPilot; `sent_though_ignored` names what its `.gitignore` files
+exclude, for a warning. A file mount uploads everything, since data is often ignored by git but needed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 IGNORE_FILE = ".skyignore"
+GIT_IGNORE_FILE = ".gitignore"
+_SECRET_NAMES = re.compile(r"\.env(\..*)?|\.netrc|.*(credential|secret|token).*|id_[a-z0-9]+|.*\.(pem|key)", re.I)
 
 
 def list_directory(root: Path, *, is_workdir: bool) -> list[str]:
@@ -40,6 +42,32 @@ def held_back(root: Path, sent: Collection[str]) -> list[str]:
     with os.scandir(root) as entries:
         files = [entry.name for entry in entries if entry.name not in names and not entry.is_dir(follow_symlinks=False)]
     return sorted(name for name in files if name != ".git" and not name.endswith((".pyc", ".pyo")))
+
+
+def sent_though_ignored(root: Path, sent: Sequence[str]) -> list[str]:
+    """The files among `sent` that a `.gitignore` excludes, although it does not count in the working directory `root`:
+    that is in no git tree. Those whose names look like secrets come first, then by path."""
+    ignore_files = [name for name in sent if name.rpartition("/")[2] == GIT_IGNORE_FILE]
+    if not ignore_files or (root / IGNORE_FILE).is_file() or _is_listed_by_git(root):
+        return []
+    rules = {}
+    for name in ignore_files:
+        if (root / name).is_file():
+            lines = (root / name).read_text(errors="replace").splitlines()
+            rules[name.removesuffix(GIT_IGNORE_FILE)] = ignore_rule(lines, without_git=False)
+    ignored = [name for name in sent if _is_ignored_by_any(rules, name) and not (root / name).is_dir()]
+    return sorted(ignored, key=lambda name: (not _SECRET_NAMES.fullmatch(name.rpartition("/")[2]), name))
+
+
+def _is_ignored_by_any(rules: Mapping[str, Callable[[str, bool], bool]], name: str) -> bool:
+    """Whether a file or a folder above it is ignored. `rules`: by the folder of the ignore file, `""` or `sub/`."""
+    parents = [name[:at] for at, letter in enumerate(name) if letter == "/"]
+    return any(
+        is_ignored(path.removeprefix(folder), path != name)
+        for folder, is_ignored in rules.items()
+        for path in (*parents, name)
+        if path.startswith(folder) and path != folder
+    )
 
 
 def ignore_rule(patterns: list[str], *, without_git: bool) -> Callable[[str, bool], bool]:
@@ -92,10 +120,7 @@ def _walk(root: Path, is_ignored: Callable[[str, bool], bool]) -> list[str]:
 
 def _list_by_git(root: Path) -> list[str] | None:
     """The files of `root` by git; None outside a git tree, in a directory that its tree ignores, or without git."""
-    if (
-        _git(root, "rev-parse", "--is-inside-work-tree") != b"true\n"
-        or _git(root, "check-ignore", "-q", ".") is not None
-    ):
+    if not _is_listed_by_git(root):
         return None
     listing = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listing is None:
@@ -110,6 +135,12 @@ def _list_by_git(root: Path) -> list[str] | None:
         else:
             paths.add(name)
     return sorted(paths | _empty_directories(root))
+
+
+def _is_listed_by_git(root: Path) -> bool:
+    return (
+        _git(root, "rev-parse", "--is-inside-work-tree") == b"true\n" and _git(root, "check-ignore", "-q", ".") is None
+    )
 
 
 def _empty_directories(root: Path) -> set[str]:

@@ -53,11 +53,15 @@ class PackedTasks:
     tasks: list[Config]
     archives: dict[str, Archive]  # by SHA-256
     held_back: Mapping[str, list[str]] = field(default_factory=dict)  # workdir → files that an ignore file excludes
+    not_ignored: Mapping[str, list[str]] = field(default_factory=dict)  # workdir → those that only git would exclude
 
     @property
     def warnings(self) -> list[str]:
-        """A line for each workdir of which files are not sent, and for each archive that is suspiciously large."""
-        return [_held_back_line(workdir, names) for workdir, names in self.held_back.items()] + [
+        """A line for each workdir of which files are not sent, or are although a `.gitignore` excludes them, and for
+        each archive that is suspiciously large."""
+        unsent = [_held_back_line(workdir, names) for workdir, names in self.held_back.items()]
+        sent = [_not_ignored_line(workdir, names) for workdir, names in self.not_ignored.items()]
+        return [*unsent, *sent] + [
             f"{archive.source} is {format_size(archive.size_bytes)} in {archive.files} files; "
             f"exclude files that are not needed with a {file_list.IGNORE_FILE} file"
             for archive in self.archives.values()
@@ -77,7 +81,7 @@ def pack_tasks(tasks: Sequence[Config], on_read: Callable[[int], object] = lambd
     with packing_folder() as folder:
         packer = _Packer(folder, on_read)
         packed = [_pack_task(task, packer) for task in tasks]
-        yield PackedTasks(packed, packer.by_digest, packer.held_back)
+        yield PackedTasks(packed, packer.by_digest, packer.held_back, packer.not_ignored)
 
 
 UploadProgress = Callable[[Archive], contextlib.AbstractContextManager[Callable[[int], object]]]
@@ -160,6 +164,7 @@ class _Packer:
         self._by_source: dict[tuple[str, bool, bool], Archive] = {}
         self.by_digest: dict[str, Archive] = {}
         self.held_back: dict[str, list[str]] = {}
+        self.not_ignored: dict[str, list[str]] = {}
 
     def pack(self, source: str, *, is_workdir: bool = False, is_named: bool = False) -> Archive:
         path = Path(os.path.abspath(os.path.expanduser(source)))
@@ -168,23 +173,37 @@ class _Packer:
             target = self._folder / f"{len(self._by_source)}.tar.gz"
             archive = pack(path, target, is_workdir=is_workdir, is_named=is_named, on_read=self._on_read)
             self._by_source[key] = archive
-            if is_workdir and (names := _held_back(path)):
-                self.held_back[source] = names
+            if is_workdir:
+                self._check_ignored(path, source)
             self.by_digest.setdefault(archive.sha256, archive)
         return self._by_source[key]
 
-
-def _held_back(workdir: Path) -> list[str]:
-    with _translate_os_errors(workdir):
-        return file_list.held_back(workdir, file_list.list_directory(workdir, is_workdir=True))
+    def _check_ignored(self, workdir: Path, source: str) -> None:
+        with _translate_os_errors(workdir):
+            sent = file_list.list_directory(workdir, is_workdir=True)
+            if names := file_list.held_back(workdir, sent):
+                self.held_back[source] = names
+            if names := file_list.sent_though_ignored(workdir, sent):
+                self.not_ignored[source] = names
 
 
 def _held_back_line(workdir: str, names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
     decides = file_list.IGNORE_FILE if (Path(workdir).expanduser() / file_list.IGNORE_FILE).is_file() else ".gitignore"
     fix = f"put `!{names[0]}` into {file_list.IGNORE_FILE}"
     fix = f"pass it with --env-file, or {fix}" if names[0].startswith(".env") else f"to send it, {fix}"
-    return f"not sent with the workdir {workdir}, since {decides} excludes it: {shown}; {fix}"
+    return f"not sent with the workdir {workdir}, since {decides} excludes it: {_shown(names)}; {fix}"
+
+
+def _not_ignored_line(workdir: str, names: Sequence[str]) -> str:
+    return (
+        f"sent with the workdir {workdir}, although a {file_list.GIT_IGNORE_FILE} excludes it: {_shown(names)}; "
+        f"{file_list.GIT_IGNORE_FILE} counts only in a git repository; to leave it out, run `git init` there, or put "
+        f"the patterns into {file_list.IGNORE_FILE}"
+    )
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
 
 
 def _pack_task(task: Config, packer: _Packer) -> Config:

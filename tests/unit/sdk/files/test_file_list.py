@@ -121,3 +121,30 @@ def test_packed_tasks__warn_of_files_that_are_not_sent(tmp_path: Path) -> None:
     assert warning.endswith(
         "since .skyignore excludes it: .env; pass it with --env-file, or put `!.env` into .skyignore"
     )
+
+
+def test_packed_tasks__warn_of_ignored_files_that_are_sent_without_git(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path / "w",
+        {
+            ".gitignore": ".env\n/data/\n*.log\n!keep.log\n",
+            ".env": "TOKEN=1",
+            "a.log": "",
+            "keep.log": "",
+            "data/1/x": "",
+            "sub/.gitignore": "token.txt\n",
+            "sub/token.txt": "",
+            "train.py": "",
+            "token.txt": "",
+        },
+    )
+    with uploads.pack_tasks([{"workdir": str(root)}]) as packed:
+        (warning,) = packed.warnings
+    assert "although a .gitignore excludes it: .env, sub/token.txt, a.log, data/1/x; " in warning
+    assert ".skyignore" in warning
+    (root / ".skyignore").write_text("nothing\n")
+    assert file_list.sent_though_ignored(root, names(root)) == [], "it decides"
+    (root / ".skyignore").unlink()
+    git(root, "init", "-q")
+    assert file_list.sent_though_ignored(root, names(root)) == []
+    assert ".env" not in names(root)
