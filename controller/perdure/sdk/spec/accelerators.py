@@ -61,6 +61,8 @@ _SPELLINGS = (
 )
 _SPELLING = {name.lower(): name for name in _SPELLINGS}
 _ACCELERATOR = r"([A-Za-z0-9][A-Za-z0-9._/-]*)(?:\s*:\s*([0-9.]+))?"
+# What people write around a count, which would be one more accelerator to choose from.
+_NO_NAME = re.compile(r"(?i)[0-9]*x?|x[0-9]+")
 # A GPU by its memory, as in `80GB+` and `nvidia:40GB`, and a count.
 _MEMORY = r"(?i)(?:(nvidia|amd)\s*:\s*)?([0-9]+(?:\.[0-9]+)?)\s*(MB|GB|TB)(\+?)(?:\s*:\s*([0-9.]+))?"
 _GB = {"MB": 1e-3, "GB": 1.0, "TB": 1e3}
@@ -132,6 +134,8 @@ def _parse_one(item: object) -> Choice:
     match = re.fullmatch(_ACCELERATOR, item.strip()) if isinstance(item, str) else None
     if not match:
         raise InvalidValue(f"{describe(item)} names no accelerator")
+    if _NO_NAME.fullmatch(match[1]):  # as in `A100 x 8`
+        raise InvalidValue(f"{describe(item)} names no accelerator", "write the count after a colon, as in A100:8")
     return _SPELLING.get(match[1].lower(), match[1]), _count(item, match[2])
 
 

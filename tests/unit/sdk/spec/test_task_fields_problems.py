@@ -74,6 +74,11 @@ IN_RESOURCES = {
     "max_hourly_cost: 0": "resources.max_hourly_cost: found the number 0; allowed: a number above 0",
     # accelerators
     "accelerators: A100:none": f"resources.accelerators: 'A100:none' names no accelerator; {ANY_ACCELERATOR}",
+    **{
+        f"accelerators: {text}": f"resources.accelerators: {part!r} names no accelerator; "
+        "write the count after a colon, as in A100:8"
+        for text, part in {"A100 x 8": "x", "A100 8": "8", "A100 x8": "x8", "8x A100": "8x", "{'8': 1}": "8"}.items()
+    },
     "accelerators: A100:0": f"resources.accelerators: 'A100:0' has no count above 0; {ANY_ACCELERATOR}",
     "accelerators: A100:1.2.3": f"resources.accelerators: 'A100:1.2.3' has no count above 0; {ANY_ACCELERATOR}",
     "accelerators: {A100: -1}": f"resources.accelerators: 'A100:-1' names no accelerator; {ANY_ACCELERATOR}",
