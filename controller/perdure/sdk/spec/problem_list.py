@@ -38,9 +38,11 @@ class Report:
     def add_unsupported(self, path: FieldPath, message: str) -> None:
         """Record that the value at `path` is accepted, but that a launch with it is refused.
 
-        `message`: what would happen, and what to write instead.
+        `message`: what would happen, and what to write instead. It replaces those of values inside the value.
         """
         at = self._placed(path, message, "", at_key=True)
+        inside = (f"{at.field}.", f"{at.field}[")
+        self.unsupported = [field for field in self.unsupported if not field.field.startswith(inside)]
         option = ".".join(str(part) for part in path if not isinstance(part, int) and part not in _ALTERNATIVES)
         fix = f"to launch without it: --ignore {option}"
         self.unsupported.append(UnsupportedField(at.field, message, fix, at.file, at.line, at.column, option))

@@ -123,6 +123,13 @@ def test_unsupported__names_each_field_with_its_line_and_option() -> None:
     assert all(str(field).endswith(f"to launch without it: --ignore {field.option}") for field in before)
 
 
+def test_unsupported__says_one_thing_about_a_field() -> None:
+    task = Task.from_yaml_str("run: x\nresources: {hooks: [{run: echo bye, events: [stop]}]}\n")
+    assert [(field.field, field.option) for field in task.unsupported] == [("resources.hooks", "resources.hooks")]
+    task = Task.from_yaml_str("run: x\nconfig: {hooks: [{run: echo bye, events: [stop]}]}\n")
+    assert [field.field for field in task.unsupported] == ["config.hooks[0]"], "nothing is said about all of them"
+
+
 def test_unsupported__includes_every_field_that_the_schema_refuses() -> None:
     def refused(record: Record) -> set[str]:
         return {name for name, field in record.fields.items() if field.refused}
