@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,9 @@ def load(entrypoint: Sequence[str], *, envs: dict[str, str], secrets: dict[str, 
             return Dag.from_yaml(require_file(Path(word).expanduser()), envs=envs, secrets=secrets, name=name)
         if Path(word).is_dir():
             raise Failure(f"{word} is a directory\n  specify a task YAML or a command", EXIT_WRONG_INPUT)
+    elif entrypoint[0].endswith(SUFFIXES) and Path(entrypoint[0]).is_file() and not os.access(entrypoint[0], os.X_OK):
+        fix = f"give the YAML alone, with values as --env K=V; to run it as a program: bash {shlex.join(entrypoint)}"
+        raise Failure(f"{entrypoint[0]} is a task YAML, and takes no arguments\n  {fix}", EXIT_WRONG_INPUT)
     dag = Dag.from_command(command(entrypoint), name=name)
     for task in dag.tasks:
         task.update_envs(envs)
@@ -74,6 +78,6 @@ def _similar_files(path: Path, max_files: int = 3) -> list[str]:
         for file in folder.glob(pattern + suffix)
         if file.is_file()
     ]
-    by_name = {str(file): file.name for file in sorted(files)[:1000]}
-    close = get_close_matches(path.name, set(by_name.values()), n=max_files, cutoff=0.6)
+    by_name = {str(file): file.stem for file in sorted(files)[:1000]}  # the ending is no likeness
+    close = get_close_matches(path.stem, set(by_name.values()), n=max_files, cutoff=0.6)
     return [file for name in close for file, file_name in by_name.items() if file_name == name][:max_files]

@@ -192,9 +192,19 @@ def test_missing_yaml__suggests_similar_names(perdure: RunPerdure, server: Contr
     result = perdure("jobs", "launch", "qqq.yaml", "-y")
     assert result.exit_code == 2
     assert "qqq.yaml does not exist" in result.stderr
+    assert "did you mean" not in result.stderr, "no file has a similar name"
     result = perdure("jobs", "launch", "sub", "-y")
     assert (result.exit_code, server.calls) == (2, [])
     assert "sub is a directory" in result.stderr
+
+
+def test_yaml_with_arguments__is_no_command(perdure: RunPerdure, server: Controller, project: Path) -> None:
+    (project / "t.yaml").write_text(YAML)
+    result = perdure("jobs", "launch", "-y", "t.yaml", "extra", "arg")
+    assert (result.exit_code, server.calls) == (2, [])
+    assert "t.yaml is a task YAML, and takes no arguments" in result.stderr
+    (project / "t.yaml").chmod(0o755)
+    assert perdure("jobs", "launch", "-d", "-y", "--", "./t.yaml", "arg").exit_code == 0, "it can be run"
 
 
 def test_rejected_task__shows_the_message_of_the_controller(perdure: RunPerdure, server: Controller) -> None:
