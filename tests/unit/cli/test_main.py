@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 
 from perdure.cli import main
@@ -156,3 +158,23 @@ def test_errors__closed_pipe_is_not_an_error(in_process: StartPerdure, controlle
 def test_errors__do_not_name_parameters_of_the_api(where: str, text: str) -> None:
     error = ApiError("job 1 has ended", status=409, where=where, fix="wait")
     assert Failure.from_exception(error).message == text
+
+
+def test_commands_that_take_a_task__have_the_option_that_their_errors_suggest() -> None:
+    """An unsupported field ends each of them with `to launch without it: --ignore FIELD`."""
+    names = {
+        command_path: {parameter.name for parameter in command.params}
+        for command_path, command in _commands(main.cli, "perdure")
+    }
+    takes_task = [path for path, parameters in names.items() if "secret_file" in parameters]
+    assert len(takes_task) >= 6
+    assert [path for path in takes_task if "ignore" not in names[path]] == []
+
+
+def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if (inner := command.get_command(context, name)) is not None:
+                yield from _commands(inner, f"{path} {name}")

@@ -17,7 +17,7 @@ from perdure.cli.clusters.output import message_option, print_json, print_launch
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.jobs.launch import LaunchCommand
-from perdure.cli.jobs.options import overrides, task_options, variables
+from perdure.cli.jobs.options import ignore_option, overrides, task_options, variables
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
 from perdure.recovery.statuses import EXIT_NOT_FINISHED
@@ -51,6 +51,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
 @click.option("-c", "--cluster", metavar="NAME", help="Name of the cluster; a new one by default.")
 @click.option("-n", "--name", help="Name of the job; by default that of the YAML.")
 @task_options
+@ignore_option
 @click.option("--dryrun", is_flag=True, help="Show the candidate machines; launch nothing.")
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted, without following its logs.")
 @click.option(
@@ -82,6 +83,7 @@ def launch(
     env_file: tuple[str, ...],
     secret: tuple[str, ...],
     secret_file: tuple[str, ...],
+    ignore: tuple[str, ...],
     dryrun: bool,
     detach_run: bool,
     idle_minutes: int | None,
@@ -108,7 +110,7 @@ def launch(
     limit_s = _seconds(max_duration)
     if idle_minutes is None and not down:
         refuse_without_autostop(wait_for, idle_below, "give -i or --down, too")
-    dag = _load(entrypoint or ("true",), name, (env, env_file, secret, secret_file), resources)
+    dag = _load(entrypoint or ("true",), name, (env, env_file, secret, secret_file), resources, ignore)
     require_terminal_or_yes(yes=yes or dryrun)
     client = connect()
     existing = clusters.clusters([cluster], client=client) if cluster else []
@@ -167,6 +169,7 @@ Exit codes: as for `perdure launch`.
 @click.option("-c", "--cluster", metavar="NAME", help="Name of the cluster, instead of the first argument.")
 @click.option("-n", "--name", help="Name of the job; by default that of the YAML.")
 @task_options
+@ignore_option
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is queued, without following its logs.")
 @click.option("--max-duration", metavar="TIME", help="End the job after running for so long: 90s, 30m, 12h.")
 @click.option("--async/--no-async", "asynchronous", default=False, hidden=True)
@@ -180,6 +183,7 @@ def execute(
     env_file: tuple[str, ...],
     secret: tuple[str, ...],
     secret_file: tuple[str, ...],
+    ignore: tuple[str, ...],
     detach_run: bool,
     max_duration: str | None,
     asynchronous: bool,
@@ -201,7 +205,7 @@ def execute(
     if not words:
         raise Failure("say what to run\n  perdure exec CLUSTER YAML|COMMAND...", EXIT_WRONG_INPUT)
     limit_s = _seconds(max_duration)
-    dag = _load(words, name, (env, env_file, secret, secret_file), resources)
+    dag = _load(words, name, (env, env_file, secret, secret_file), resources, ignore)
     client = connect()
     queued = clusters.exec_job(dag, cluster, limit_s=limit_s, client=client)
     for warning in queued.warnings:
@@ -219,6 +223,7 @@ def _load(
     name: str | None,
     given: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]],
     resources: dict[str, Any],
+    ignore: tuple[str, ...],
 ) -> Dag:
     from perdure.cli.jobs.task_source import load
 
@@ -229,7 +234,7 @@ def _load(
     dag = load(words, envs=envs, secrets=secrets, name=name)
     if len(dag.tasks) != 1:
         raise Failure("a cluster runs single tasks\n  for a pipeline: perdure jobs launch", EXIT_WRONG_INPUT)
-    return dag.override(**changes) if changes else dag
+    return (dag.override(**changes) if changes else dag).ignoring(ignore)
 
 
 def _show_plan(dag: Dag, client: Client, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import warn
-from perdure.cli.jobs.options import overrides, task_options, variables
+from perdure.cli.jobs.options import ignore_option, overrides, task_options, variables
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import progress_bar, spinner
 
@@ -84,13 +84,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
     metavar="N",
     help="Launch N identical jobs, numbered by SKYPILOT_JOB_RANK.",
 )
-@click.option(
-    "--ignore",
-    metavar="FIELD",
-    multiple=True,
-    shell_complete=suggestions.ignorable,
-    help="Launch without a field that is not supported, such as volumes; repeatable.",
-)
+@ignore_option
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted, without following its logs.")
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def launch(

@@ -94,6 +94,15 @@ def task_options(command: Command) -> Command:
     return command
 
 
+ignore_option = click.option(
+    "--ignore",
+    metavar="FIELD",
+    multiple=True,
+    shell_complete=suggestions.ignorable,
+    help="Launch without a field that is not supported, such as volumes; repeatable.",
+)
+
+
 def overrides(given: dict[str, Any]) -> dict[str, Any]:
     """The given options as keyword arguments of `Dag.override`. Raises `UsageError`, or `TaskError` for `--config`."""
     kept = {name: value for name, value in given.items() if value is not None and value != ()}

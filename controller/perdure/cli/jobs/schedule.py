@@ -9,7 +9,7 @@ import click
 from perdure.cli.clusters.output import message_option, output_option, print_json
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.jobs.launch import LaunchCommand
-from perdure.cli.jobs.options import overrides, task_options, variables
+from perdure.cli.jobs.options import ignore_option, overrides, task_options, variables
 from perdure.cli.output import table, text
 from perdure.cli.output.confirm import confirm
 from perdure.cli.output.table import Column
@@ -64,7 +64,7 @@ Fields of CRON: minute, hour, day of the month, month, day of the week (0 and 7:
 )
 @click.option("--overlap", is_flag=True, help="Launch although the job of the time before has not ended.")
 @task_options
-@click.option("--ignore", metavar="FIELD", multiple=True, help="As for `perdure jobs launch`.")
+@ignore_option
 @message_option
 def set_schedule(
     name: str,

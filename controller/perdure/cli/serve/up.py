@@ -9,7 +9,7 @@ import click
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.jobs.launch import LaunchCommand
-from perdure.cli.jobs.options import overrides, task_options, variables
+from perdure.cli.jobs.options import ignore_option, overrides, task_options, variables
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
 from perdure.recovery.statuses import EXIT_NOT_FINISHED
@@ -43,6 +43,7 @@ A service.yaml:
 @click.argument("yaml", nargs=-1, required=True, metavar="YAML", shell_complete=suggestions.files)
 @click.option("-n", "--service-name", "--name", "name", help="Name of the service; sky-service-XXXX by default.")
 @task_options
+@ignore_option
 @click.option("--no-auth", is_flag=True, help="Let everybody call the endpoint, without a token.")
 @_WAIT
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
@@ -54,6 +55,7 @@ def up(
     env_file: tuple[str, ...],
     secret: tuple[str, ...],
     secret_file: tuple[str, ...],
+    ignore: tuple[str, ...],
     no_auth: bool,
     wait: bool,
     yes: bool,
@@ -68,7 +70,7 @@ def up(
     from perdure.cli.client import connect
     from perdure.sdk import serve
 
-    dag = _load(yaml, (env, env_file, secret, secret_file), resources)
+    dag = _load(yaml, (env, env_file, secret, secret_file), resources, ignore)
     require_terminal_or_yes(yes=yes)
     client = connect()
     confirm(f"Start the service{f' {name}' if name else ''}?", yes=yes)
@@ -90,6 +92,7 @@ Examples:
 @click.argument("name", shell_complete=suggestions.services)
 @click.argument("yaml", nargs=-1, required=True, metavar="YAML", shell_complete=suggestions.files)
 @task_options
+@ignore_option
 @click.option(
     "--mode",
     type=click.Choice(["rolling", "blue_green"]),
@@ -106,6 +109,7 @@ def update(
     env_file: tuple[str, ...],
     secret: tuple[str, ...],
     secret_file: tuple[str, ...],
+    ignore: tuple[str, ...],
     mode: Any,
     yes: bool,
     asynchronous: bool,  # noqa: ARG001 - it returns at once anyway
@@ -118,7 +122,7 @@ def update(
     from perdure.cli.client import connect
     from perdure.sdk import serve
 
-    dag = _load(yaml, (env, env_file, secret, secret_file), resources)
+    dag = _load(yaml, (env, env_file, secret, secret_file), resources, ignore)
     require_terminal_or_yes(yes=yes)
     client = connect()
     confirm(f"Update the service {name}?", yes=yes)
@@ -131,6 +135,7 @@ def _load(
     words: tuple[str, ...],
     given: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]],
     resources: dict[str, Any],
+    ignore: tuple[str, ...],
 ) -> Dag:
     from perdure.cli.jobs.task_source import is_yaml, load
 
@@ -143,7 +148,7 @@ def _load(
     dag = load(words, envs=envs, secrets=secrets, name=None)
     if len(dag.tasks) != 1:
         raise Failure("a service is a single task", EXIT_WRONG_INPUT)
-    return dag.override(**changes) if changes else dag
+    return (dag.override(**changes) if changes else dag).ignoring(ignore)
 
 
 def _message(line: str) -> None:

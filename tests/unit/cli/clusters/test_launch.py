@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from perdure.cli.clusters import launch
 from perdure.cli.clusters.launch import without_secrets
+from perdure.cli.serve import up
 from perdure.recovery.statuses import EXIT_NOT_FINISHED
 from perdure.sdk import clusters
 
@@ -34,3 +36,13 @@ def test_interrupt__says_that_the_cluster_is_still_being_launched(
         launch._wait_up(launched, client=None)  # type: ignore[arg-type]
     assert end.value.code == EXIT_NOT_FINISHED
     assert "perdure down dev" in capsys.readouterr().err
+
+
+def test_ignore__drops_an_unsupported_field(tmp_path: Path) -> None:
+    (tmp_path / "v.yaml").write_text("run: x\nservice: {readiness_probe: /}\nvolumes: {/data: v}\n")
+    words, given = (str(tmp_path / "v.yaml"),), ((), (), (), ())
+    assert "volumes" in {field.option for field in launch._load(words, None, given, {}, ()).tasks[0].unsupported}
+    (task,) = launch._load(words, None, given, {}, ("volumes", "service")).tasks
+    assert task.unsupported == ()
+    (task,) = up._load(words, given, {}, ("volumes",)).tasks
+    assert ("volumes" in task.to_yaml_config(), "service" in task.to_yaml_config()) == (False, True)
