@@ -221,7 +221,8 @@ class Handler(BaseHTTPRequestHandler):
              "strategy": "VALUE", "strategy_reason": "the 3 cheapest were seen", "forecast": foreseen}
             for task in checked["tasks"]
         ]  # fmt: skip
-        self.answer({"tasks": tasks, "warnings": ["autostop has no meaning for a job"]})
+        planned = {"tasks": tasks, "warnings": ["autostop has no meaning for a job"]}
+        self.answer(planned | {"num_jobs": checked.get("num_jobs") or self.controller.answers.get("sweep", 1)})
 
     def submit(self) -> None:
         state, body = self.controller, self.checked()

@@ -151,7 +151,8 @@ def _run(
             if note:
                 warn(note)
         with spinner("Forecasting cost and finish time" if dryrun else "Finding offers"):
-            planned = job.plan(client, forecast=dryrun)
+            planned = job.plan(client, forecast=dryrun, num_jobs=num_jobs)
+        count = planned.setdefault("num_jobs", num_jobs)
         warned = list(dict.fromkeys(planned["warnings"]))
         for warning in warned:
             warn(warning)
@@ -160,12 +161,10 @@ def _run(
             click.echo(line)
         if dryrun:
             return
-        which = (
-            f"{num_jobs} jobs" + (f" named {job.name}" if job.name else "") if num_jobs > 1 else job.name or "this job"
-        )
+        which = f"{count:,} jobs" + (f" named {job.name}" if job.name else "") if count > 1 else job.name or "this job"
         confirm(f"Launch {which}?", yes=yes)
         job.send(client, on_message=lambda line: click.echo(line, err=True), progress=_upload_progress)
-        with spinner(f"Submitting {num_jobs} jobs" if num_jobs > 1 else "Submitting the job"):
+        with spinner(f"Submitting {count:,} jobs" if count > 1 else "Submitting the job"):
             launched = job.submit(client, key=jobs.new_key(), user=user_name(), num_jobs=num_jobs)
     for warning in launched.warnings:
         if warning not in warned:

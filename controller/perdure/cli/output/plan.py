@@ -24,6 +24,8 @@ MIN_RUNS = 20  # simulated runs from which the 10th and 90th percentiles have a 
 
 def lines(plan: Plan, *, width: int | None, max_rows: int) -> Iterator[str]:
     """The lines of the plan, with a table of up to `max_rows` offers for each task."""
+    if (count := plan.get("num_jobs", 1)) > 1:
+        yield f"{count:,} jobs. The prices below are those of one of them."
     for task in plan["tasks"]:
         yield from _task_lines(task, width=width, max_rows=max_rows, is_one_of_several=len(plan["tasks"]) > 1)
 

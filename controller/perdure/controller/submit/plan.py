@@ -11,6 +11,7 @@ from perdure.controller.store.records.jobs import NewTask
 from perdure.controller.submit.compiler import Compiler
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.forecast import BUDGET_S, forecast
+from perdure.controller.submit.job_count import job_count
 from perdure.recovery.job import TaskView
 from perdure.recovery.market.fit import fitting_offers
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
@@ -30,13 +31,16 @@ def plan(
     configs: Sequence[Mapping[str, Any]],
     now: float,
     *,
+    num_jobs: int = 1,
     with_forecast: bool = False,
 ) -> dict[str, Any]:
-    """The `api_types.Plan` of a job. Raises RequestRejected if no offer could ever run a task.
+    """The `api_types.Plan` of a job. Raises RequestRejected if no offer could ever run a task, or if a launch would
+    refuse its sweep.
 
     `with_forecast`: include the expected cost and time of each task, as if it began now.
     """
     compiled = compiler.compile(name, configs, now)
+    count = job_count(compiled, num_jobs)
     view = compiler.market.view()
     budget_s = BUDGET_S / len(compiled.tasks)
     return {
@@ -46,6 +50,7 @@ def plan(
             for task in compiled.tasks
         ],
         "warnings": list(compiled.warnings),
+        "num_jobs": count,
     }
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
-from perdure.controller.store import codec, grid
+from perdure.controller.store import codec
 from perdure.controller.store.access import audit, budgets, owners, users
 from perdure.controller.store.access.audit import Actor, Deed
 from perdure.controller.store.engine.batch_writer import WriteBatch
@@ -29,7 +29,8 @@ from perdure.controller.store.records.jobs import Batch
 from perdure.controller.store.records.ownership_guard import Claim, find_claim
 from perdure.controller.submit.cluster.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
-from perdure.controller.submit.errors import RequestRejected, Superseded, impossible_sweep
+from perdure.controller.submit.errors import RequestRejected, Superseded
+from perdure.controller.submit.job_count import job_count
 from perdure.controller.submit.serve.replica_tasks import OfService
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView
@@ -339,19 +340,11 @@ def is_stopped(cluster: str) -> RequestRejected:
 
 def _with_size(submission: Submission, compiled: CompiledJob) -> Submission:
     """The submission with as many jobs as its grid has combinations. Raises RequestRejected."""
-    grids = [task.spec["sweep"] for task in compiled.tasks if task.spec.get("sweep")]
-    if not grids or submission.retries is not None:
+    if submission.retries is not None:
         return submission
-    count = grid.size(grids[0])
-    if count > MAX_SWEEP:
-        raise impossible_sweep(f"it has {count:,} combinations, of at most {MAX_SWEEP:,}", "give fewer values")
-    if submission.num_jobs not in (1, count):
-        problem = f"it has {count} combinations, and {submission.num_jobs} jobs were requested"
-        raise impossible_sweep(problem, "leave out the number of jobs: each combination is a job")
-    if len(compiled.tasks) > 1 or submission.cluster:
-        raise impossible_sweep(
-            "its job is one of a pipeline, or of a cluster", "launch its task by `perdure jobs launch`"
-        )
+    count = job_count(compiled, submission.num_jobs, on_cluster=submission.cluster is not None)
+    if not any(task.spec.get("sweep") for task in compiled.tasks):
+        return submission
     submission = replace(submission, num_jobs=count)
     _check_size(submission)
     return submission

@@ -131,8 +131,8 @@ class Client:
         with self._response("PUT", f"/uploads/{sha256}", data=archive, headers=headers) as response:
             response.read()
 
-    def plan(self, name: str | None, tasks: Sequence[Config], *, forecast: bool = False) -> api_types.Plan:
-        body = {"name": name, "tasks": list(tasks)} | ({"forecast": True} if forecast else {})
+    def plan(self, name: str | None, tasks: Sequence[Config], **options: Any) -> api_types.Plan:
+        body = {"name": name, "tasks": list(tasks)} | {key: value for key, value in options.items() if value}
         return self.call(api_types.Plan, "POST", "/plan", body=body)
 
     def submit(

@@ -67,9 +67,10 @@ class PreparedJob:
     warnings: tuple[str, ...]
     stated: frozenset[tuple[str, str, str]] = frozenset()  # what `warnings` are about, as `_subject` returns it
 
-    def plan(self, client: Client, *, forecast: bool = False) -> api_types.Plan:
+    def plan(self, client: Client, *, forecast: bool = False, num_jobs: int = 1) -> api_types.Plan:
         """The offers that a launch would try, in order, and all warnings. Changes nothing. `forecast`: as in `plan`."""
-        planned = client.plan(self.name, self.packed.tasks, forecast=forecast)
+        several = num_jobs if num_jobs > 1 else None  # older controllers do not know it
+        planned = client.plan(self.name, self.packed.tasks, forecast=forecast, num_jobs=several)
         return {**planned, "warnings": list(self._with_new(planned["warnings"]))}
 
     def send(self, client: Client, *, on_message: Callable[[str], None], progress: UploadProgress) -> None:

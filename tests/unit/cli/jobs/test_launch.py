@@ -198,6 +198,19 @@ def test_missing_yaml__suggests_similar_names(perdure: RunPerdure, server: Contr
     assert "sub is a directory" in result.stderr
 
 
+def test_plan__says_how_many_jobs_are_launched(
+    perdure: RunPerdure, server: Controller, on_terminal: StartOnTerminal
+) -> None:
+    result = perdure("jobs", "launch", "--dryrun", "--num-jobs", 3, "true")
+    assert "3 jobs. The prices below are those of one of them.\n" in result.stdout
+    assert "jobs." not in perdure("jobs", "launch", "--dryrun", "true").stdout
+    server.answers["sweep"] = 10_000  # combinations
+    terminal = on_terminal("jobs", "launch", "-n", "tune", "true")
+    terminal.read_until("Launch 10,000 jobs named tune? [Y/n]")
+    terminal.write("n\n")
+    terminal.end()
+
+
 def test_yaml_with_arguments__is_no_command(perdure: RunPerdure, server: Controller, project: Path) -> None:
     (project / "t.yaml").write_text(YAML)
     result = perdure("jobs", "launch", "-y", "t.yaml", "extra", "arg")

@@ -35,6 +35,10 @@ class Controller:
         one = {"run": "true", "sweep": GRID, **task}
         return self.call("POST", "/jobs", {"tasks": [one] * tasks, "num_jobs": num_jobs, "key": "k"}, status)
 
+    def plan(self, status: int = 200, num_jobs: int = 1, tasks: int = 1, **task: Any) -> Any:
+        one = {"run": "true", "sweep": GRID, **task}
+        return self.call("POST", "/plan", {"tasks": [one] * tasks, "num_jobs": num_jobs}, status)
+
     def end(self, **statuses: str) -> None:
         """End jobs, by `j<id>`."""
         with self.daemon.database.begin() as conn:
@@ -121,3 +125,11 @@ def test_sweep__that_cannot_be_is_refused(controller: Controller, launch: dict[s
     assert "sweep" in f"{error['message']} {error['where']}"
     assert fix in error["fix"]
     assert controller.call("GET", "/jobs")["jobs"] == []
+    assert controller.plan(400, **launch)["error"] == error, "the plan says so before files are uploaded"
+
+
+def test_plan__says_how_many_jobs_a_launch_makes(controller: Controller) -> None:
+    assert controller.plan()["num_jobs"] == 4
+    assert controller.plan(num_jobs=4)["num_jobs"] == 4
+    assert controller.plan(num_jobs=3, sweep={})["num_jobs"] == 3
+    assert controller.plan(sweep={})["num_jobs"] == 1

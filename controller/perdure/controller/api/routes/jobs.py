@@ -96,6 +96,7 @@ def submission(body: LaunchBody, caller: Caller | None = None) -> Submission:
 
 class PlanBody(JobBody):
     forecast: bool = False
+    num_jobs: int = Field(1, ge=1, le=_MAX_IDS)
 
 
 class CancelBody(RequestBody):
@@ -115,16 +116,17 @@ class PreemptBody(RequestBody):
 async def plan(caller: Reader, body: PlanBody, slots: Slots) -> JSONResponse:
     """The offers that a launch would try, in order, and what they cost. Changes nothing.
 
-    `forecast`: include the expected cost and end, which takes some seconds. 503 with `Retry-After`: too many plans are
-    being computed, of the caller or of all.
+    `forecast`: include the expected cost and end, which takes some seconds. `num_jobs`: as for a launch; that of the
+    answer is the number of jobs that a launch makes, and all prices are those of one job. 503 with `Retry-After`: too
+    many plans are being computed, of the caller or of all.
     """
     async with slots.of(caller.name):
         return await run_in_threadpool(_plan, caller.context, body)
 
 
 def _plan(context: ApiContext, body: PlanBody) -> JSONResponse:
-    now = context.clock.now()
-    made = plans.plan(context.compiler, body.name, body.tasks, now, with_forecast=body.forecast)
+    now, many = context.clock.now(), body.num_jobs
+    made = plans.plan(context.compiler, body.name, body.tasks, now, num_jobs=many, with_forecast=body.forecast)
     return JSONResponse(jsonable_encoder(made))
 
 

@@ -62,8 +62,11 @@ class TaskPlan(TypedDict):
 
 
 class Plan(TypedDict):
+    """The offers of one job. `num_jobs`: how many jobs a launch makes; controllers before 0.2 do not say."""
+
     tasks: list[TaskPlan]
     warnings: list[str]
+    num_jobs: NotRequired[int]
 
 
 class Job(TypedDict):
