@@ -55,3 +55,14 @@ def test_check__warns_of_a_configuration_that_was_not_read(perdure: RunPerdure, 
     assert result.exit_code == 0
     assert "config.yaml was changed after the controller started" in result.stderr
     assert "perdure controller stop" in result.stderr
+
+
+def test_check__of_a_cloud_that_does_not_answer_fails(perdure: RunPerdure, server: Controller) -> None:
+    server.clouds = [{"name": "aws", "usable": True, "why": None, "regions": ["us-east-1"], "notes": []}]
+    unknown = {"severity": "unknown", "text": "could not be checked: Could not connect", "fix": None}
+    server.findings = {"aws": [{"subject": "credentials", **unknown}]}
+    result = perdure("check", "aws")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "aws: not usable")
+    assert json.loads(perdure("check", "aws", "-o", "json").stdout)[0]["usable"] is False
+    server.findings = {"aws": [{"subject": "quotas", **unknown}]}
+    assert perdure("check", "aws").exit_code == 0, "launches are possible"

@@ -39,8 +39,8 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
     """Check which clouds the controller can use, and how to fix the others.
 
     For AWS, GCP and Azure this checks the account: the caller's identity, missing permissions, enabled regions, and
-    quotas that would block a launch; for Kubernetes each context. It launches nothing. Exits with 1 if no cloud is
-    usable, or if one of CLOUDS is not.
+    quotas that would block a launch; for Kubernetes each context. A cloud that does not answer is not usable now. It
+    launches nothing. Exits with 1 if no cloud is usable, or if one of CLOUDS is not.
     """
     from perdure.cli.client import connect, outdated_config
     from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
@@ -60,10 +60,7 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
         findings, refusal = _findings(client, names)
     if refusal:
         warn(f"accounts were not checked: {refusal}")
-    usable = {
-        name: known[name]["usable"] and all(finding["severity"] != "error" for finding in findings[name])
-        for name in names
-    }
+    usable = {name: known[name]["usable"] and not any(map(_is_blocking, findings[name])) for name in names}
     if output == "json":
         import json
 
@@ -73,6 +70,12 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
         for name in names:
             _print(known[name], findings[name], is_usable=usable[name], verbose=verbose)
     raise SystemExit(0 if (all(usable.values()) if clouds else any(usable.values())) else 1)
+
+
+def _is_blocking(finding: api_types.Finding) -> bool:
+    """Whether no launch can succeed. Credentials that could not be checked are enough: every launch uses them."""
+    severity = finding["severity"]
+    return severity == "error" or (severity == "unknown" and finding["subject"] == "credentials")
 
 
 def _findings(client: Client, names: Sequence[str]) -> tuple[dict[str, list[api_types.Finding]], str]:

@@ -27,6 +27,9 @@ from perdure.recovery.statuses import AttemptState
 
 _EPOCH = datetime(1970, 1, 1)
 _MAX_CACHED_OFFERS = 4096
+_NO_OFFER_NOW = "every matching offer was unavailable recently"
+_MAX_REFUSALS = 100  # tasks of a page that get the answer of a cloud: more than a screen
+_MAX_REFUSAL_CHARS = 200
 
 _JOB_IDS: BindParameter[list[int]] = bindparam("job_ids", expanding=True)
 _LOW, _HIGH = bindparam("low", type_=BigInteger), bindparam("high", type_=BigInteger)
@@ -74,7 +77,24 @@ def describe(conn: Connection, job_ids: Sequence[int], now: float) -> list[dict[
         its_nodes = nodes.get((job_id, task_index, generation), ())
         of_task = attempts.setdefault((job_id, task_index), [])
         of_task.append(_Short(generation, state, booted_at, gone_at, terminating, _offer(offer), its_nodes))
-    return [_job(row, attempts.get((row[0], row[1]), ()), now) for row in tasks]
+    described = [_job(row, attempts.get((row[0], row[1]), ()), now) for row in tasks]
+    _add_refusals(conn, described)
+    return described
+
+
+def _add_refusals(conn: Connection, described: Sequence[dict[str, Any]]) -> None:
+    """Add the newest answer of a cloud to why a task waits for an offer: an outage must not look like scarcity."""
+    waiting = [one for one in described if str(one["message"]).startswith(_NO_OFFER_NOW)][:_MAX_REFUSALS]
+    if not waiting:
+        return
+    refused = select(TimelineEvent.c.job_id, TimelineEvent.c.task_index, TimelineEvent.c.message).where(
+        TimelineEvent.c.job_id.in_({one["job_id"] for one in waiting}), TimelineEvent.c.kind == "attempt.refused"
+    )
+    newest = {(row.job_id, row.task_index): row.message for row in conn.execute(refused.order_by(TimelineEvent.c.id))}
+    for one in waiting:
+        if text := newest.get((one["job_id"], one["task_index"])):
+            short = text if len(text) <= _MAX_REFUSAL_CHARS else text[:_MAX_REFUSAL_CHARS] + "…"
+            one["message"] += f"; the last answer: {short}"
 
 
 def _read(conn: Connection, job_ids: Sequence[int]) -> Sequence[Sequence[Sequence[Any]]]:
@@ -134,7 +154,7 @@ def _wait_text(reason: str | None, message: str, wake_at: float | None) -> str:
     if reason != Reason.BACKING_OFF or wake_at is None:
         return message
     at = datetime.fromtimestamp(wake_at, UTC)
-    return f"every matching offer was unavailable recently; the next attempt is at {at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{_NO_OFFER_NOW}; the next attempt is at {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def attempts_of(conn: Connection, job_id: int, now: float) -> list[dict[str, Any]]:
