@@ -11,6 +11,7 @@ from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure
 from perdure.cli.output import table, text
 from perdure.cli.output.table import Column
+from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk.serve import types
 
 SERVICE_COLUMNS = (
@@ -70,13 +71,20 @@ def status(names: tuple[str, ...], verbose: bool, everything: bool, endpoint: bo
         access = serve.token(names[0], client=client)
         return click.echo(access["endpoint"] if endpoint else access["token"])
     services = serve.status(names or None, client=client)
-    for name in names:
-        if not (set(name) & set("*?[")) and name not in {service["name"] for service in services}:
-            click.echo(f"Service {name!r} not found.", err=True)
+    known = {service["name"] for service in services}
+    missing = [name for name in names if not (set(name) & set("*?[")) and name not in known]
+    for name in missing:
+        click.echo(f"Service {name!r} not found.", err=True)
     if output == "json":
-        return click.echo(json.dumps(services, indent=1))
-    for line in _lines(services, verbose=verbose, everything=everything):
-        click.echo(line)
+        click.echo(json.dumps(services, indent=1))
+    elif names and not services:
+        if not missing:
+            click.echo(f"No service has a name that matches {' or '.join(names)}.")
+    else:
+        for line in _lines(services, verbose=verbose, everything=everything):
+            click.echo(line)
+    if missing:
+        raise SystemExit(EXIT_NOT_FOUND)
 
 
 def _lines(services: Sequence[types.Service], *, verbose: bool, everything: bool) -> list[str]:
