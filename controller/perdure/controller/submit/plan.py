@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -121,9 +122,11 @@ def _simulation_fix(task: TaskView, view: MarketView) -> str | None:
             name, count = requirement.accelerators
             if any(_has(offer, name, count) for offer in view.offers):
                 continue  # it simulates them: something else does not fit
+            setting = f"local: {{accelerators: {{{name}: {math.ceil(count)}}}}}"
+            there = "" if requirement.cloud in (None, _LOCAL) else "; then launch it with --infra local"
             return (
-                f"to have the local cloud simulate them, set `local: {{accelerators: {{{name}: {count:g}}}}}` in "
-                "config.yaml, then run: perdure controller stop"
+                f"to have the local cloud simulate them, set `{setting}` in config.yaml, "
+                f"then run: perdure controller stop{there}"
             )
     return None
 

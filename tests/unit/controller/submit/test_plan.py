@@ -28,6 +28,11 @@ def test_plan__tells_how_the_local_cloud_simulates_accelerators() -> None:
     assert fix in rejection(MachineRequirement(accelerators=wanted), LOCAL)
     assert fix in rejection(MachineRequirement(cloud="local", accelerators=wanted), LOCAL, AWS)
     assert "perdure check" in rejection(MachineRequirement(accelerators=wanted), LOCAL, AWS)
+    assert "--infra" not in rejection(MachineRequirement(accelerators=wanted), LOCAL)
+    elsewhere = rejection(MachineRequirement(cloud="nebius", accelerators=wanted), LOCAL)
+    assert elsewhere.endswith(f"{fix}; then launch it with --infra local")
+    half = rejection(MachineRequirement(accelerators=("A100", 0.5)), LOCAL)
+    assert "{A100: 1}" in half, "config.yaml takes whole numbers"
 
 
 def test_plan__does_not_ask_for_a_setting_that_is_set() -> None:
