@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import IO, Any
 
 import click
@@ -31,6 +32,8 @@ class Failure(click.ClickException):
 
         if isinstance(error, TaskError):
             return cls(str(error), EXIT_WRONG_INPUT)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return cls(f"{error.filename or 'the output'} cannot be written: {error.strerror}\n  free some space")
         return cls(
             f"unexpected error: {type(error).__name__}: {error}\n"
             "  this is a bug in Perdure; set PERDURE_DEBUG=1 to see the traceback"

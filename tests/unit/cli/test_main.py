@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,7 +113,17 @@ def test_errors__controller_does_not_answer(perdure: RunPerdure, monkeypatch: py
     result = perdure("jobs", "queue")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: the controller at http://127.0.0.1:1 does not answer")
+    assert "on that computer: perdure controller status\n" in result.stderr, "here, that command would say the same"
     assert "Traceback" not in result.output
+
+
+def test_errors__endpoint_with_the_other_scheme(
+    perdure: RunPerdure, server: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_ENDPOINT", server.url.replace("http://", "https://"))
+    result = perdure("jobs", "queue")
+    assert result.exit_code == 1
+    assert f"it does not serve TLS: set PERDURE_ENDPOINT={server.url}, or" in result.stderr
 
 
 def test_errors__wrong_token(perdure: RunPerdure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +169,12 @@ def test_errors__closed_pipe_is_not_an_error(in_process: StartPerdure, controlle
 def test_errors__do_not_name_parameters_of_the_api(where: str, text: str) -> None:
     error = ApiError("job 1 has ended", status=409, where=where, fix="wait")
     assert Failure.from_exception(error).message == text
+
+
+def test_errors__full_disk_is_not_a_bug() -> None:
+    text = Failure.from_exception(OSError(errno.ENOSPC, "No space left on device")).message
+    assert text == "the output cannot be written: No space left on device\n  free some space"
+    assert "bug in Perdure" in Failure.from_exception(OSError(errno.EBADF, "Bad file descriptor")).message
 
 
 def test_commands_that_take_a_task__have_the_option_that_their_errors_suggest() -> None:

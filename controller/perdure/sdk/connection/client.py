@@ -22,7 +22,7 @@ from perdure.sdk.connection import api_types
 from perdure.sdk.connection.discovery import restart_if_embedded
 from perdure.sdk.connection.endpoint import ClientError, Endpoint
 from perdure.sdk.connection.responses import NotAController, Response, expect, expect_list
-from perdure.sdk.connection.transport import connect
+from perdure.sdk.connection.transport import connect, connection_fix
 
 CONNECT_TIMEOUT_S = 10.0
 RESPONSE_TIMEOUT_S = 120.0
@@ -362,9 +362,8 @@ def _translate_connection_errors(url: str) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException) as error:
         reason = str(error) or type(error).__name__
-        raise ConnectionLost(
-            f"the controller at {url} does not answer: {reason}", fix="run: perdure controller status"
-        ) from error
+        fix = connection_fix(url, error)
+        raise ConnectionLost(f"the controller at {url} does not answer: {reason}", fix=fix) from error
 
 
 def _api_error(response: http.client.HTTPResponse, endpoint: Endpoint) -> ApiError:

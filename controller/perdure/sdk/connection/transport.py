@@ -41,6 +41,18 @@ def connect(endpoint: Endpoint, *, timeout_s: float) -> http.client.HTTPConnecti
     return _TlsConnection(host, port, endpoint.fingerprint, timeout_s=timeout_s)
 
 
+def connection_fix(url: str, error: Exception, environ: Mapping[str, str] = os.environ) -> str:
+    """What to do about a controller at `url` that does not answer."""
+    if isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
+        where = urlsplit(url).netloc
+        return f"it does not serve TLS: set PERDURE_ENDPOINT=http://{where}, or `listen.tls` in its config.yaml"
+    if not environ.get("PERDURE_ENDPOINT"):
+        return "run: perdure controller status"
+    if isinstance(error, http.client.RemoteDisconnected) and url.startswith("http://"):
+        return f"if it serves TLS, set PERDURE_ENDPOINT=https://{urlsplit(url).netloc}"
+    return "check PERDURE_ENDPOINT, and on that computer: perdure controller status"
+
+
 def parse_fingerprint(text: str) -> str:
     """A certificate's SHA-256 as 64 lower-case digits, from any common notation. Raises ValueError."""
     digits = text.strip().lower().removeprefix("sha256:").replace(":", "")
