@@ -20,6 +20,11 @@ def require_terminal_or_yes(*, yes: bool) -> None:
 def confirm(question: str, *, yes: bool, default: bool = True) -> None:
     """Return if the user agrees, or with `yes`; else end the command with exit code 1, since nothing was done."""
     require_terminal_or_yes(yes=yes)
-    if not yes and not click.confirm(question, default=default):
+    try:
+        agrees = yes or click.confirm(question, default=default)
+    except click.Abort:  # Ctrl-C or Ctrl-D at the question
+        click.echo(err=True)
+        agrees = False
+    if not agrees:
         click.echo("Nothing was changed.", err=True)
         raise click.exceptions.Exit(EXIT_FAILED_COMMAND)
