@@ -61,7 +61,7 @@ def sent_though_ignored(root: Path, sent: Sequence[str]) -> list[str]:
 
 def _is_ignored_by_any(rules: Mapping[str, Callable[[str, bool], bool]], name: str) -> bool:
     """Whether a file or a folder above it is ignored. `rules`: by the folder of the ignore file, `""` or `sub/`."""
-    parents = [name[:at] for at, letter in enumerate(name) if letter == "/"]
+    parents = [name[:at] for at, char in enumerate(name) if char == "/"]
     return any(
         is_ignored(path.removeprefix(folder), path != name)
         for folder, is_ignored in rules.items()
