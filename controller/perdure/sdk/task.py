@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -283,7 +284,10 @@ class Task:
 
     def _missing(self, path: tuple[str, ...], given: str, kind: str = "does not exist") -> Problem:
         """The problem of a local path, with its place in the YAML unless an option or a program gave the path."""
-        return self.placed(path, Problem("", f"{given!r} {kind}", f"relative paths start at {os.getcwd()}"), given)
+        fix = "" if os.path.isabs(os.path.expanduser(given)) else f"relative paths start at {os.getcwd()}"
+        if variable := re.search(r"\$(?:\{(\w+)\}|(\w+))", given):
+            fix = f"{variable[0]} is replaced only if {variable[1] or variable[2]} is in `envs`, or given as --env"
+        return self.placed(path, Problem("", f"{given!r} {kind}", fix), given)
 
     def placed(self, path: tuple[str, ...], problem: Problem, given: str) -> Problem:
         """`problem` of the value `given` at `path`, with its place in the YAML if the value is written there."""

@@ -144,6 +144,17 @@ def test_check_local_paths__reports_missing_paths(tmp_path: Path, monkeypatch: p
     assert Task(workdir={"url": "https://x/y"}).check_local_paths() == []
 
 
+def test_check_local_paths__says_what_applies_to_the_path() -> None:
+    def problem(path: str) -> str:
+        (problem,) = Task(workdir=path).check_local_paths()
+        return str(problem)
+
+    assert problem("~/no/such") == "workdir: '~/no/such' does not exist"
+    assert problem("/no/such") == "workdir: '/no/such' does not exist"
+    assert problem("${HOMEX}/y").endswith("; ${HOMEX} is replaced only if HOMEX is in `envs`, or given as --env")
+    assert problem("$HOMEX/y").endswith("; $HOMEX is replaced only if HOMEX is in `envs`, or given as --env")
+
+
 def test_check_local_paths__names_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "run: x\nworkdir: nope\nfile_mounts:\n  /a: gone\n  /b: {name: abc, source: [lost]}\n"

@@ -304,11 +304,12 @@ def canonical_resources(config: Config, _raw: dict[Any, Any], path: FieldPath, r
     if "gpus" in config:
         config["accelerators"] = config.pop("gpus")
     legacy = [config.pop(name, None) for name in ("cloud", "region", "zone")]
-    place = infra.join(*legacy)
-    if place:
+    if place := infra.join(*legacy):
         config["infra"] = place
     if "job_recovery" in config:
         config["job_recovery"] = _canonical_recovery(config["job_recovery"])
+    if "docker:" in ([*images.values()] if isinstance(images := config.get("image_id"), dict) else [images]):
+        report.add_problem((*path, "image_id"), "names no image", "write `docker:IMAGE`")
     if why := unsupported_image(config.get("image_id")):
         report.add_unsupported((*path, "image_id"), why)
     return config
@@ -317,9 +318,8 @@ def canonical_resources(config: Config, _raw: dict[Any, Any], path: FieldPath, r
 def unsupported_image(image_id: str | dict[str, str] | None) -> str:
     """Why an image, or one of several, cannot be used; empty if it may."""
     images = image_id.values() if isinstance(image_id, dict) else [image_id or ""]
-    if any(image.lower().startswith("skypilot:") for image in images):
-        return "SkyPilot's image tags are not supported; write an image of the cloud"
-    return ""
+    is_tag = any(image.lower().startswith("skypilot:") for image in images)
+    return "SkyPilot's image tags are not supported; write an image of the cloud" if is_tag else ""
 
 
 def canonical_alternatives(config: Config, raw: dict[Any, Any], path: FieldPath, report: Report) -> Config:

@@ -211,7 +211,8 @@ class Table(Validator):
             validator = self.known.get(name, self.value)
             canonical = None if item is None else validate(validator, item, (*path, name), report)
             if self.no_effect and name not in self.known and _is_meaningful(canonical):
-                report.add_warning((*path, name), self.no_effect)
+                near = nearest(name, self.known)
+                report.add_warning((*path, name), self.no_effect + (f"; did you mean {near!r}?" if near else ""))
             if canonical is not None or item is None:
                 table[str(key)] = canonical
         return table

@@ -79,6 +79,8 @@ IN_RESOURCES = {
         "write the count after a colon, as in A100:8"
         for text, part in {"A100 x 8": "x", "A100 8": "8", "A100 x8": "x8", "8x A100": "8x", "{'8': 1}": "8"}.items()
     },
+    "image_id: 'docker:'": "resources.image_id: names no image; write `docker:IMAGE`",
+    "image_id: {us-east-1: 'docker:'}": "resources.image_id: names no image; write `docker:IMAGE`",
     "accelerators: A100:0": f"resources.accelerators: 'A100:0' has no count above 0; {ANY_ACCELERATOR}",
     "accelerators: A100:1.2.3": f"resources.accelerators: 'A100:1.2.3' has no count above 0; {ANY_ACCELERATOR}",
     "accelerators: {A100: -1}": f"resources.accelerators: 'A100:-1' names no accelerator; {ANY_ACCELERATOR}",

@@ -167,3 +167,10 @@ def test_ignoring__accepts_the_end_of_a_name() -> None:
 def test_ignoring__rejects_a_name_that_is_never_refused() -> None:
     with pytest.raises(TaskError, match=r"^--ignore: unknown field 'volumns'; did you mean 'volumes'\?"):
         Task(run="x").ignoring(["volumns"])
+
+
+def test_unknown_setting__of_config_names_a_similar_one() -> None:
+    task = Task.from_yaml_str("run: x\nconfig: {kuberntes: {a: 1}, hook: [{run: x}], aws: {b: 1}}\n")
+    texts = [warning.message for warning in task.warning_details]
+    near = [text.rpartition("; did you mean ")[2] for text in texts if "did you mean" in text]
+    assert (near, len(texts)) == (["'kubernetes'?", "'hooks'?"], 3)
