@@ -101,7 +101,7 @@ def update(name: str, role: str | None, max_jobs: str | None, max_running_jobs: 
     click.echo(f"{changed['name']}: role {changed['role']}, {_limits(changed)}.", err=True)
 
 
-@users.command(name="set-budget")
+@users.command(name="set-budget", context_settings={"ignore_unknown_options": True})  # of a negative amount
 @click.argument("name")
 @click.argument("usd", metavar="USD|none")
 @click.option(
@@ -184,11 +184,16 @@ def _limits(user: calls.User) -> str:
     return ", ".join(parts) or "limits of config.yaml"
 
 
+def _plain(usd: float) -> str:
+    """An amount without an exponent, and without zeros at its end."""
+    return f"{usd:.10f}".rstrip("0").rstrip(".")
+
+
 def _budget(user: calls.User) -> str:
     if user["budget_usd"] is None:
         return "no budget"
     then = {"keep": "then running jobs go on", "end": "then running jobs save their work and end"}
-    return f"{user['budget_usd']:g} USD for each calendar month, {then[user['budget_action']]}"
+    return f"{_plain(user['budget_usd'])} USD for each calendar month, {then[user['budget_action']]}"
 
 
 def _table(rows: Sequence[calls.User]) -> list[str]:

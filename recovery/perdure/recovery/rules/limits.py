@@ -100,12 +100,12 @@ def watch_budget(task: TaskView, ctx: Context) -> TaskView | None:
     spent_at, warned_at = budget_at(task, 1.0), budget_at(task, WARNING_SHARE)
     limit = task.recovery.max_cost
     if spent_at is not None and ctx.now >= spent_at:
-        message = f"it has cost {limit:g} USD, which is its max_cost"
+        message = f"it has cost {_usd(limit)} USD, which is its max_cost"
         until = ctx.now + ctx.view.timeouts.drain_timeout_s
         return conclude(task, Reason.MAX_COST, ctx, until=until, message=message)
     if warned_at is None or task.budget_warned or ctx.now < warned_at:
         return None
-    message = f"{WARNING_SHARE:.0%} of max_cost ({limit:g} USD) are spent"
+    message = f"{WARNING_SHARE:.0%} of max_cost ({_usd(limit)} USD) are spent"
     if spent_at is not None:
         message += f"; at this rate, the task ends in {(spent_at - ctx.now) / _HOUR_S:.1f} h"
     ctx.out.append(TimelineEntry("task.budget_warning", task.index, message=message, data={"max_cost": limit}))
@@ -149,3 +149,8 @@ def limit_times(task: TaskView, view: View) -> list[float]:
     if since is not None and after_s is not None:
         times.append(since + after_s)
     return [at for at in times if at is not None]
+
+
+def _usd(amount: float | None) -> str:
+    """An amount without an exponent, and without zeros at its end."""
+    return f"{amount or 0.0:.10f}".rstrip("0").rstrip(".")

@@ -8,6 +8,7 @@ from perdure.recovery import actions, events
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import Recovery
 from perdure.recovery.reasons import Reason
+from perdure.recovery.rules import limits
 from perdure.recovery.statuses import NodePhase, Status, TaskState
 from support.worlds.job_driver import JobDriver, new_job
 
@@ -227,3 +228,8 @@ def test_max_cost__spent_before_the_first_run_buys_no_more() -> None:
     assert driver.actions_of(actions.Launch) == []
     assert driver.task.outcome is Reason.MAX_COST
     assert driver.task.status is Status.FAILED
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0.00001, "0.00001"), (500.0, "500"), (2500000.5, "2500000.5")])
+def test_usd__has_no_exponent(amount: float, text: str) -> None:
+    assert limits._usd(amount) == text
