@@ -27,7 +27,7 @@ def follow(
         )
         return EXIT_NOT_FINISHED
     if attempt is None or code != EXIT_NOT_FINISHED:
-        click.echo(_final_line(jobs.get(job_id, client=client), task), err=True)
+        click.echo(final_line(jobs.get(job_id, client=client), task), err=True)
     return code
 
 
@@ -39,7 +39,7 @@ def _report_lost(_: ConnectionLost) -> None:
     )
 
 
-def _final_line(job: api_types.JobDetail, task: int | None) -> str:
+def final_line(job: api_types.JobDetail, task: int | None) -> str:
     """The last message about a job: status, duration, cost, and the reason if it did not succeed."""
     parts = [part for part in job.get("tasks") or [job] if task is None or part["task_index"] == task]
     status = logs.status_of(job, task)

@@ -63,6 +63,7 @@ def logs(
     Following continues through recoveries and restarts of the controller. Ctrl-C leaves the job running.
     """
     from perdure.cli.client import connect
+    from perdure.cli.jobs.follow import final_line
     from perdure.cli.jobs.follow import follow as follow_job
 
     if job_id is not None and name is not None:
@@ -87,6 +88,8 @@ def logs(
         code = follow_job(client, selected_id, task=index, attempt=attempt, tail=tail or None)
     else:
         code = jobs.tail_logs(selected_id, task=index, attempt=attempt, follow=False, tail=tail or None, client=client)
+        if not job["attempts"]:  # there is no log, and following it would say why
+            click.echo(final_line(job, index), err=True)
     raise SystemExit(code)
 
 

@@ -167,7 +167,8 @@ def blocks(
             narrow = width is not None and width < NARROW_BELOW_COLUMNS
             columns = [_renamed(column) if narrow else column for column in (*COLUMNS, *extra_columns)]
             layout = table.fit(columns, rows, width=width)
-            block = [summary(page["counts"]), layout.titles()] if rows else [none_found or summary(page["counts"])]
+            heading = summary(page["counts"], of="" if none_found is None else ", of all jobs")
+            block = [heading, layout.titles()] if rows else [none_found or heading]
         elif width is None:
             layout = layout.widened(rows)
         block += layout.lines(rows, {"STATUS": text.colored_status})
@@ -359,10 +360,10 @@ def _detail(column: Column, job: api_types.Job) -> str:
     return cells[column.title] or "-"
 
 
-def summary(counts: dict[str, int]) -> str:
-    """How many tasks of managed jobs have not ended, by status."""
+def summary(counts: dict[str, int], *, of: str = "") -> str:
+    """How many tasks of managed jobs have not ended, by status. `of`: says which, where not all jobs are shown."""
     unfinished = [f"{counts[status]} {status}" for status in UNFINISHED if counts.get(status)]
-    return f"In progress tasks: {', '.join(unfinished)}" if unfinished else "No in-progress managed jobs."
+    return f"In progress tasks{of}: {', '.join(unfinished)}" if unfinished else "No in-progress managed jobs."
 
 
 def _renamed(column: Column) -> Column:

@@ -98,3 +98,11 @@ def test_logs__ctrl_c_detaches(in_process: StartPerdure, preempted_job: int) -> 
     process.send_signal(signal.SIGINT)
     assert "job 1 keeps running" in process.communicate(timeout=scaled(30))[1]
     assert process.returncode == 101
+
+
+def test_logs__of_a_job_without_attempts_say_why(perdure: RunPerdure, server: Controller) -> None:
+    job = server.add("FAILED_PRECHECKS", message="the image names nothing")
+    result = perdure("jobs", "logs", job, "--no-follow")
+    assert (result.exit_code, result.stdout) == (100, "")
+    assert "FAILED_PRECHECKS" in result.stderr
+    assert "the image names nothing" in result.stderr

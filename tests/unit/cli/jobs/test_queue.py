@@ -222,3 +222,9 @@ def test_queue__of_an_unknown_name_says_so(perdure: RunPerdure, three_jobs: Cont
     assert perdure("jobs", "queue", "-n", "nobody").stdout == "No job is named 'nobody'.\n"
     assert perdure("jobs", "queue", "-n", "no*").stdout == "No job has a name that matches 'no*'.\n"
     assert perdure("jobs", "queue", "-n", "nobody", "-s", "FAILED").stdout == "No such job is named 'nobody'.\n"
+
+
+def test_queue__says_that_its_counts_are_of_all_jobs(perdure: RunPerdure, server: Controller) -> None:
+    server.add("RUNNING", name="nightly")
+    server.add("RUNNING", name="other")
+    assert perdure("jobs", "queue", "-n", "nightly").stdout.startswith("In progress tasks, of all jobs: 2 RUNNING\n")
