@@ -57,6 +57,12 @@ def test_gpus__lists_each_region_with_a_name(perdure: RunPerdure, gpu_offers: Co
     assert lines[1].split() == ["T4:1", "aws/us-east-1", "m1", "8", "32", "-", "-", "0.526"]
 
 
+def test_gpus__takes_the_word_list_of_skypilot(perdure: RunPerdure, gpu_offers: Controller) -> None:
+    assert perdure("gpus", "list", "T4").stdout == perdure("gpus", "T4").stdout
+    assert perdure("gpus", "list").stdout == perdure("gpus").stdout
+    assert perdure("gpus", "T4", "A100").exit_code == 2
+
+
 def test_gpus__shows_only_the_cheapest_without_all(perdure: RunPerdure, server: Controller) -> None:
     server.gpus = [gpu("L4", 1.0, "gcp", f"region-{n}", 0.2, 0.7) for n in range(MAX_ROWS + 3)]
     assert "and 3 more" in perdure("gpus", "L4").stdout

@@ -21,13 +21,13 @@ Examples:
   perdure gpus -o json | jq 'map(select(.spot_per_hour < 1))'
 """
 )
-@click.argument("name", required=False, metavar="[NAME[:COUNT]]")
+@click.argument("words", nargs=-1, metavar="[NAME[:COUNT]]")
 @click.option("--infra", metavar="CLOUD[/REGION]", help="Only this cloud or region.", shell_complete=suggestions.clouds)
 @click.option("-a", "--all", "everything", is_flag=True, help="Show all regions, not only the cheapest.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
 )
-def gpus(name: str | None, infra: str | None, everything: bool, output: str) -> None:
+def gpus(words: tuple[str, ...], infra: str | None, everything: bool, output: str) -> None:
     """List accelerators with their clouds, regions and prices.
 
     Prices are in USD per hour for the whole machine, in the clouds that the controller can use (see `perdure check`).
@@ -37,6 +37,11 @@ def gpus(name: str | None, infra: str | None, everything: bool, output: str) -> 
     from perdure.cli.output.progress import spinner
     from perdure.sdk.spec.infra import canonical_cloud
 
+    if words[:1] == ("list",):  # `sky gpus list A100`
+        words = words[1:]
+    if len(words) > 1:
+        raise click.UsageError(f"Got unexpected extra argument ({' '.join(words[1:])})")
+    name = words[0] if words else None
     accelerator, count = _parse_name(name)
     cloud, _, region = (infra or "").partition("/")
     cloud = canonical_cloud(cloud)

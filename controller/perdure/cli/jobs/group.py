@@ -21,7 +21,7 @@ COMMANDS = {
 }
 # Commands of SkyPilot, and what to do here instead.
 ELSEWHERE = {
-    "dashboard": "use `perdure jobs queue --watch`",
+    "dashboard": "use `perdure dashboard`, or `perdure jobs queue --watch`",
     "pool": "pools are not supported; `perdure jobs launch --num-jobs N` launches N jobs",
     "status": "use `perdure jobs queue`, or `perdure jobs show` for one job",
     "list": "use `perdure jobs queue`",
