@@ -44,6 +44,9 @@ def start(home: Path, timeouts: StartTimeouts = TIMEOUTS) -> Endpoint:
     try:
         make_private(home)
         endpoint = _Start(home, timeouts, may_create=True).wait()
+    except (FileExistsError, NotADirectoryError) as error:
+        path = str(error.filename or home)
+        raise NoController("is not a folder", where=path, fix="set PERDURE_HOME to a folder, or unset it") from error
     except OSError as error:
         raise NoController(
             f"cannot be used: {error.strerror}",

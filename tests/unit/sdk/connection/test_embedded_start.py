@@ -155,6 +155,13 @@ def test_start__says_that_the_disk_is_full(small_disk: Path) -> None:
     assert "free some space" in str(caught.value)
 
 
+def test_start__in_a_home_that_is_a_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NoController, match="is not a folder") as caught:
+        embedded_start.start(tmp_path / "file", SHORT)
+    assert "PERDURE_HOME" in str(caught.value)
+
+
 def test_start__without_room_for_its_lock_says_so(small_disk: Path) -> None:
     fill(small_disk)
     with pytest.raises(NoController, match="No space left on device") as caught:

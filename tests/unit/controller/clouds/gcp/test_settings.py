@@ -128,6 +128,15 @@ def test_unusable__asks_for_a_missing_project(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("nothing_around")
+def test_unusable__names_the_variable_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+    why = str(build_clouds({"gcp": {"project": "p"}}, tmp_path, ManualClock())["gcp"].unusable())
+    assert why.startswith(
+        "the credentials that GOOGLE_APPLICATION_CREDENTIALS=/nowhere/key.json names cannot be used: "
+    )
+
+
+@pytest.mark.usefixtures("nothing_around")
 def test_unusable__names_a_missing_key_file(tmp_path: Path) -> None:
     cloud = build_clouds({"gcp": {"credentials": "/nowhere/key.json"}}, tmp_path, ManualClock())["gcp"]
     assert "/nowhere/key.json" in str(cloud.unusable())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,8 @@ class GcpConnections:
         except (GoogleAuthError, OSError, ValueError) as error:
             if self._settings.credentials is not None:
                 return f"{error}: correct gcp.credentials in config.yaml"
+            if path := os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+                return f"the credentials that GOOGLE_APPLICATION_CREDENTIALS={path} names cannot be used: {error}"
             return (
                 "no Google credentials were found: run `gcloud auth application-default login`, set "
                 "GOOGLE_APPLICATION_CREDENTIALS, or give this machine a service account"
