@@ -20,6 +20,7 @@ from perdure.recovery.policies.registry import FALLBACK_STRATEGY
 from perdure.recovery.policies.strategies.granted_slot import STRATEGY
 from perdure.sdk import Task
 from perdure.sdk.requirements import machine_requirements
+from perdure.sdk.spec import accelerators
 from perdure.sdk.spec.values.variables import FIELDS_WITH_REFERENCES as WITH_REFERENCES
 
 _KEPT = "the cluster {0} keeps the {1} that it was launched with; to change it, run `perdure down {0}` first"
@@ -177,6 +178,8 @@ def accelerator_of(task: Task) -> str | None:
 def short_resources(task: Task) -> str:
     """The requested machines in a few characters, until it is known which they are."""
     first = next(iter(task.resources)).to_yaml_config()
-    parts = [f"{name}={first[name]}" for name in ("cpus", "memory", "accelerators") if first.get(name)]
+    parts = [f"{name}={first[name]}" for name in ("cpus", "memory") if first.get(name)]
+    if gpus := accelerators.choices(first.get("accelerators")):
+        parts.append(" or ".join(f"{name}:{count:g}" for name, count in gpus))
     spot = "[Spot]" if first.get("use_spot") else ""
     return f"{task.num_nodes}x({', '.join(parts) or 'any'}){spot}"

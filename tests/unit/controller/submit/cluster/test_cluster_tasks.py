@@ -10,7 +10,9 @@ from sqlalchemy import select
 
 from perdure.controller.api.routes.jobs import LaunchBody
 from perdure.controller.store.records.jobs import Job
+from perdure.controller.submit.cluster.cluster_tasks import short_resources
 from perdure.recovery.job import Recovery
+from perdure.sdk import Task
 from unit.controller.submit.sky import ADA, TASK, Sky
 
 
@@ -86,3 +88,15 @@ def test_secret__in_a_mount_is_stored_sealed_only_and_until_the_cluster_is_down(
     assert sky.service.keyring.unseal(sealed) == {"TOKEN": "hunter22"}
     sky.service.down(sky.name)
     assert sky.cluster().secrets is None
+
+
+@pytest.mark.parametrize(
+    ("resources", "text"),
+    [
+        ({"accelerators": "A100:8", "use_spot": True}, "1x(A100:8)[Spot]"),
+        ({"accelerators": ["A100:8", "H100:4"], "cpus": "4+"}, "1x(cpus=4+, A100:8 or H100:4)"),
+        ({}, "1x(any)"),
+    ],
+)
+def test_short_resources__are_words_of_the_task(resources: dict[str, Any], text: str) -> None:
+    assert short_resources(Task.from_yaml_config({"run": "x", "resources": resources})) == text
