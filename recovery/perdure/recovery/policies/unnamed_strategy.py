@@ -16,7 +16,7 @@ from perdure.recovery.policies.registry import FALLBACK_STRATEGY
 # VALUE relies on the history: this many of the cheapest offers must have been observed this recently.
 _OFFERS = 3
 _RECENT_S = 3 * 86400.0
-_NEEDS = "VALUE needs observations from the last three days"
+_NEEDS = "the default, VALUE, needs prices seen in the last three days"
 
 
 def default_strategy(task: TaskView, market: MarketView, now: float) -> tuple[str, str]:

@@ -54,6 +54,6 @@ def test_default_strategy__reason_names_what_is_missing() -> None:
 
     assert reason(SPOT, use_spot=False) == "on-demand machines, because the task does not set `use_spot: true`"
     assert reason([]) == "no spot offer fits"
-    needs = "VALUE needs observations from the last three days"
+    needs = "the default, VALUE, needs prices seen in the last three days"
     assert reason(SPOT) == f"{needs}, and none of the 3 cheapest spot offers were observed"
     assert reason(SPOT[:1]) == f"{needs}, and the only spot offer that fits was not observed"
