@@ -44,7 +44,7 @@ from perdure.controller.nodes.connection_records import ConnectionRecords
 from perdure.controller.nodes.host_slots import HostSlots
 from perdure.controller.nodes.io_batches import Batched
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
-from perdure.controller.nodes.notice_queue_consumer import make_consumers
+from perdure.controller.nodes.notice_queue_consumer import NoticeQueueConsumers
 from perdure.controller.nodes.session import NodeSessions
 from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.peers import membership
@@ -208,7 +208,7 @@ class Daemon:
             speed=time_scale.speed,
             recoveries_per_hour=bounds.recoveries_per_hour,
         )
-        self._notice_consumers = make_consumers(clouds.values(), database, inbox)
+        self._notice_consumers = NoticeQueueConsumers(clouds.values(), database, inbox)
         self._ownership = JobOwnership(member.lease, inbox)
         self._peer_inbox = InboxReader(database, member.owner, inbox.submit, on_capacity=signal.wake)
         self._peers = None
@@ -325,8 +325,7 @@ class Daemon:
         """Stop deciding and acting. The next daemon resolves the calls that are under way."""
         self._ticker.stop()
         self._notifications.stop()
-        for consumer in self._notice_consumers:
-            consumer.stop()
+        self._notice_consumers.stop()
         self._cluster_queue.stop()
         self._services.stop()
         self.reconciler.stop()
@@ -352,8 +351,7 @@ class Daemon:
             self._peers.start(self.settings.database_address)
         self._schedule()
         self._notifications.start()
-        for consumer in self._notice_consumers:
-            consumer.start()
+        self._notice_consumers.start()
         self._ticker.start()
         endpoint_file.publish(self.settings.home, self._address, self._tls.fingerprint if self._tls else None)
         log.info("controller.started", endpoint=self.api_context.endpoint, jobs=self.inbox.num_jobs())

@@ -55,6 +55,7 @@ def test_unreachable_context__harms_no_job_and_a_new_one_is_taken_up(tmp_path: P
             controller.until(lambda: controller.job(2)["status"] == "SUCCEEDED", "the job in the west")
             assert time.monotonic() - began < scaled(25), "it waited for no answer of the other cluster"
             join_kubeconfigs(kubeconfig, [east, west, south])
+            controller.until(lambda: south.calls["WATCH pods"] and south.calls["WATCH nodes"], "its watches")
             controller.until(lambda: launch(controller, tmp_path, "south", "echo in the south"), "the new offers")
             controller.until(lambda: controller.job(3)["status"] == "SUCCEEDED", "the job in a context that is new")
             assert controller.job(1)["status"] == "RUNNING"

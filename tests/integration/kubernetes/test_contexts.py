@@ -50,3 +50,17 @@ def test_listing__fails_if_no_context_answers(kube: FakeKube, new_cloud: Callabl
     with pytest.raises(Exception, match="pods") as caught:
         new_cloud().list_owned("ctl")
     assert not isinstance(caught.value, PartialListing)
+
+
+def test_context__that_is_added_to_the_kubeconfig_gets_its_watch_and_no_other_gets_a_second(
+    kube: FakeKube, away: FakeKube, new_cloud: Callable[..., KubernetesCloud], tmp_path: Path
+) -> None:
+    path = tmp_path / "growing"
+    join_kubeconfigs(path, [kube])
+    cloud = new_cloud(kubeconfig=str(path), allowed_contexts=["fake", "away"])
+    (first,) = cloud.notice_queues()
+    path.write_text("contexts: {unfinished")
+    assert cloud.notice_queues() == [first], "a file that is being written ends no watch"
+    join_kubeconfigs(path, [kube, away])
+    assert cloud.notice_queues()[0] is first
+    assert [one.name for one in cloud.notice_queues()] == ["kubernetes/fake", "kubernetes/away"]

@@ -37,14 +37,10 @@ log = structlog.get_logger(__name__)
 INITIAL_BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
 RECORD_TIMEOUT_S = 30.0
+NEW_QUEUES_INTERVAL_S = 2.0
 MAX_LOGGED_CHARS = 500
 # The notice of an event that states no deadline: the shortest that a cloud gives.
 ASSUMED_NOTICE_S = 30.0
-
-
-def notice_queues_of(clouds: Iterable[Cloud]) -> list[NoticeQueue]:
-    """The notice queues of all clouds."""
-    return [queue for cloud in clouds if isinstance(cloud, HasNoticeQueues) for queue in cloud.notice_queues()]
 
 
 class NoticeQueueConsumer:
@@ -150,6 +146,41 @@ class NoticeQueueConsumer:
         return min(node.notice_deadline, stated)
 
 
-def make_consumers(clouds: Iterable[Cloud], database: Engine, inbox: ReconcilerInbox) -> Sequence[NoticeQueueConsumer]:
-    """One consumer for each queue, not started."""
-    return [NoticeQueueConsumer(queue, database, inbox) for queue in notice_queues_of(clouds)]
+class NoticeQueueConsumers:
+    """The consumers of the queues of all clouds, also of those that a cloud gets while the controller runs."""
+
+    def __init__(self, clouds: Iterable[Cloud], database: Engine, inbox: ReconcilerInbox) -> None:
+        self._clouds = [cloud for cloud in clouds if isinstance(cloud, HasNoticeQueues)]
+        self._database = database
+        self._inbox = inbox
+        self._lock = threading.Lock()  # guards the consumers, none of which is started once `stop` was called
+        self._consumers: dict[tuple[str, str], NoticeQueueConsumer] = {}  # by the names of the cloud and the queue
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        if self._clouds:
+            threading.Thread(target=self._run, name="notice-queues", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop each after its current poll."""
+        with self._lock:
+            self._stopped.set()
+            for consumer in self._consumers.values():
+                consumer.stop()
+
+    def start_new(self) -> None:
+        """Start a consumer for each queue that has none."""
+        for cloud in self._clouds:
+            for queue in cloud.notice_queues():
+                with self._lock:
+                    name = (queue.cloud, queue.name)
+                    if name not in self._consumers and not self._stopped.is_set():
+                        self._consumers[name] = NoticeQueueConsumer(queue, self._database, self._inbox)
+                        self._consumers[name].start()
+
+    def _run(self) -> None:
+        guard = LoopGuard("notice-queues", self._stopped)
+        while not self._stopped.is_set():
+            with guard:
+                self.start_new()
+            self._stopped.wait(NEW_QUEUES_INTERVAL_S)

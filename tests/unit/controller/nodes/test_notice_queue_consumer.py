@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from perdure.controller.clouds.base.notice_queue import MachineSignal, MalformedMessage, QueueMessage, Signal
 from perdure.controller.clouds.base.protocol import Fault
 from perdure.controller.nodes import notice_queue_consumer
-from perdure.controller.nodes.notice_queue_consumer import ASSUMED_NOTICE_S, MAX_BACKOFF_S, NoticeQueueConsumer
+from perdure.controller.nodes.notice_queue_consumer import (
+    ASSUMED_NOTICE_S,
+    MAX_BACKOFF_S,
+    NoticeQueueConsumer,
+    NoticeQueueConsumers,
+)
 from perdure.controller.reconcile.inbox import MAX_NOTICE_S
 from perdure.recovery import events
 from perdure.recovery.directive import Target
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.reasons import Reason
+from support.helpers.timing import wait_until
 from unit.controller.world import World
 
 
@@ -273,3 +281,23 @@ def test_message__is_kept_until_its_effect_is_recorded(
     assert consumer.backoff_s > 0
     poll(world, consumer)
     assert not queue.waiting
+
+
+def test_queue__that_a_cloud_gets_later_is_consumed_until_the_controller_stops(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notice_queue_consumer, "NEW_QUEUES_INTERVAL_S", 0.01)
+    first, later, too_late = Queue("first"), Queue("later"), Queue("too late")
+    for one in (first, later, too_late):
+        one.enqueue(MachineSignal(Signal.ENDING, "a machine of nobody"))
+    queues = [first]
+    cloud: Any = SimpleNamespace(notice_queues=lambda: list(queues))
+    consumers = NoticeQueueConsumers([cloud], world.database, world.inbox)
+    consumers.start()
+    wait_until(lambda: not first.waiting, "the first queue")
+    queues.append(later)
+    wait_until(lambda: not later.waiting, "the queue that came later")
+    consumers.stop()
+    queues.append(too_late)
+    consumers.start_new()
+    assert [name for _, name in consumers._consumers] == ["first", "later"]

@@ -71,5 +71,6 @@ class HasNoticeQueues(Protocol):
     """A cloud that supports notice queues."""
 
     def notice_queues(self) -> Sequence[NoticeQueue]:
-        """The configured queues; empty by default."""
+        """The configured queues; empty by default. Called again every few seconds, and must be quick: a cloud may get
+        more of them while the controller runs. Their names identify them."""
         ...

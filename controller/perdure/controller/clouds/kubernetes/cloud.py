@@ -48,6 +48,7 @@ class KubernetesCloud:
         self._lock = threading.Lock()
         self._clusters: dict[str, Cluster] = {}
         self._offers: dict[str, OfferList] = {}  # by context
+        self._watches: dict[str, ContextWatch] = {}  # by context; of the thread that calls `notice_queues`
 
     # ---- the Cloud protocol ----
 
@@ -127,8 +128,15 @@ class KubernetesCloud:
     # ---- the optional protocols ----
 
     def notice_queues(self) -> Sequence[NoticeQueue]:
-        """The watches of all contexts in use at the start of the controller."""
-        return [ContextWatch(self.name, self.cluster(context)) for context in self._known_contexts()]
+        """The watches of all contexts in use. One that is added to the kubeconfig gets its watch as soon as it is."""
+        try:
+            defined = self._kubeconfig.contexts()
+        except CloudRejected:
+            defined = ()
+        for context in self._known_contexts():
+            if context in defined and context not in self._watches:
+                self._watches[context] = ContextWatch(self.name, self.cluster(context))
+        return list(self._watches.values())
 
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
         """Evict the pod with that grace, as an interruption of its node does. Raises ApiError for one that ended."""

@@ -15,8 +15,10 @@ from perdure.controller.clouds.kubernetes.api.client import ApiClient
 from perdure.controller.clouds.kubernetes.api.errors import ApiError
 
 PAGE_SIZE = 500
-WATCH_S = 290
-SILENCE_S = 330.0  # the server ends a watch after WATCH_S; TCP keepalive detects a dead line sooner
+# The server ends a watch after WATCH_S, and it continues from its version, which costs one request. So a line that
+# carries nothing any more is noticed after SILENCE_S, also where a proxy keeps the connection to the controller alive.
+WATCH_S = 20
+SILENCE_S = 26.0
 MIN_RELIST_INTERVAL_S = 1.0
 
 Object = dict[str, Any]
