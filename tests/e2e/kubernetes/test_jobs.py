@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import yaml
 from support.fakes.kube import FakeKube
 from support.helpers.controllers import Controller, running_controller
 from support.helpers.ports import unused_port
-from support.helpers.timing import wait_until
+from support.helpers.timing import scaled, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -142,8 +143,10 @@ def test_container__that_exceeds_its_memory_fails_the_job_and_says_so(
     kube: FakeKube, controller: Controller, tmp_path: Path
 ) -> None:
     pod = running_pod(kube, controller, tmp_path)
+    began = time.monotonic()
     kube.end_container(pod, 137, "OOMKilled")
     shown = ended(controller, "FAILED")
+    assert time.monotonic() - began < scaled(10)
     assert "more memory than its limit of 2Gi" in str(shown)
     assert shown["recovery_count"] == 0
     assert "runs on pd-1-0-1-0-" in controller.log(1), "the output before the end is kept"
@@ -176,6 +179,38 @@ def test_image__that_does_not_exist_ends_the_job_with_its_name(
     assert "no/such not found" in str(shown)
     assert len(shown["attempts"]) == 1, "it is not tried again"
     wait_until(lambda: not names(kube), "the end of every pod", 30)
+
+
+def test_private_image__ends_the_job_and_names_the_missing_credentials(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    text = 'failed to pull "own/image": failed to authorize: unexpected status from GET request: 401 Unauthorized'
+    kube.faults.images["own/image"] = ("ErrImagePull", text)
+    resources = {"infra": "k8s", "cpus": "1+", "use_spot": True, "image_id": "docker:own/image"}
+    began = time.monotonic()
+    launch(controller, tmp_path, tmp_path / "never", resources=resources)
+    shown = ended(controller, "FAILED_PRECHECKS")
+    assert time.monotonic() - began < scaled(60)
+    assert "401 Unauthorized" in str(shown)
+    assert "imagePullSecrets" in str(shown)
+    assert len(shown["attempts"]) == 1, "it is not tried again"
+
+
+def test_registry_that_is_down__is_waited_for_and_costs_no_attempt(
+    kube: FakeKube, controller: Controller, tmp_path: Path
+) -> None:
+    text = (
+        'Back-off pulling image "big/image": ErrImagePull: unexpected status from HEAD request: 503 Service Unavailable'
+    )
+    kube.faults.images["big/image"] = ("ImagePullBackOff", text)
+    resources = {"infra": "k8s", "cpus": "1+", "use_spot": True, "image_id": "docker:big/image"}
+    job = launch(controller, tmp_path, tmp_path / "flag", resources=resources)
+    controller.until(lambda: "503 Service" in str(controller.job(job)), "why the job waits")
+    assert controller.job(job)["status"] == "STARTING"
+    (tmp_path / "flag").touch()
+    kube.faults.images.clear()
+    shown = ended(controller, "SUCCEEDED")
+    assert (len(shown["attempts"]), shown["recovery_count"]) == (1, 0)
 
 
 def test_image_without_python__is_named(kube: FakeKube, controller: Controller, tmp_path: Path) -> None:

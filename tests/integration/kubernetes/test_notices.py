@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,7 +19,7 @@ from perdure.controller.runtime.clock import SystemClock
 from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason
 from support.fakes.kube import FakeKube
-from support.helpers.timing import wait_until
+from support.helpers.timing import scaled, wait_until
 
 SPOT = {"cloud.google.com/gke-spot": "true"}
 
@@ -39,7 +40,7 @@ class Site:
         watches = (queue.pods, queue.nodes) if sees_nodes else (queue.pods,)
         wait_until(lambda: all(one.is_synced.is_set() for one in watches), "the lists", 10)
         (self.machine,) = cloud.launch(request)
-        wait_until(self._is_seen_running, "the pod in the watch", 10)
+        wait_until(lambda: self.is_seen_running(self.machine.id), "the pod in the watch", 10)
 
     def until(self, signal: Signal) -> MachineSignal:
         return wait_until(lambda: next((one for one in self.signals if one.signal is signal), None), signal.value, 10)
@@ -48,8 +49,8 @@ class Site:
         self._stopped.set()
         self.queue.stop()
 
-    def _is_seen_running(self) -> bool:
-        pod = self.queue.pods.find(self.machine.id)
+    def is_seen_running(self, id: str) -> bool:
+        pod = self.queue.pods.find(id)
         return pod is not None and pod["status"]["phase"] == "Running"
 
     def _consume(self) -> None:
@@ -69,22 +70,54 @@ def site(
     site.stop()
 
 
-@pytest.mark.parametrize(
-    "taint",
-    [
-        "cloud.google.com/impending-node-termination",
-        "karpenter.sh/disrupted",
-        "ToBeDeletedByClusterAutoscaler",
-        "aws-node-termination-handler/spot-itn",
-        "remediator.kubernetes.azure.com/unschedulable",
-    ],
+TAINTS_OF_NOTICES = (
+    "cloud.google.com/impending-node-termination",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/disruption",
+    "ToBeDeletedByClusterAutoscaler",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "remediator.kubernetes.azure.com/unschedulable",
+    "remediator.aks.microsoft.com/unschedulable",
 )
-def test_taint__is_a_notice_with_the_vendors_deadline(site: Site, taint: str) -> None:
-    site.kube.taint("n1", taint)
-    notice = site.until(Signal.NOTICE)
-    assert notice.instance_id == site.machine.id
-    assert notice.deadline is not None
-    assert 5 < notice.deadline - SystemClock().now() <= 15, "GKE leaves 15 s"
+TAINTS_OF_RISKS = (
+    "DeletionCandidateOfClusterAutoscaler",
+    "aws-node-termination-handler/rebalance-recommendation",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/disk-pressure",
+)
+
+
+def test_taints__are_notices_with_the_vendors_deadline_or_risks(
+    site: Site, request_of: Callable[..., LaunchRequest]
+) -> None:
+    """Each taint alone, on a node of its own."""
+    harmless = "example.com/other"
+    taints = (*TAINTS_OF_NOTICES, *TAINTS_OF_RISKS, harmless)
+    zones = {taint: f"zone-of-{number}" for number, taint in enumerate(taints)}
+    for zone in zones.values():
+        site.kube.add_node(zone, zone=zone, labels=SPOT)
+    wait_until(lambda: len(site.queue.nodes.snapshot()) == len(zones) + 1, "the nodes in the watch", 10)
+    site.cloud.cluster(site.kube.context).nodes(max_age_s=0.0)
+    pods = {
+        taint: site.cloud.launch(request_of(taint, zone=zone, market=Market.SPOT))[0].id
+        for taint, zone in zones.items()
+    }
+    wait_until(lambda: all(site.is_seen_running(pod) for pod in pods.values()), "the pods in the watch", 10)
+    site.kube.taint(zones[harmless], harmless)
+    for taint in taints[:-1]:
+        known = len(site.signals)
+        site.kube.taint(zones[taint], taint)
+        tainted_at, now = time.monotonic(), SystemClock().now()
+        signal = wait_until(lambda known=known: site.signals[known:], taint, 10)[0]  # type: ignore[misc]
+        assert time.monotonic() - tainted_at < scaled(1), taint
+        assert signal.instance_id == pods[taint]
+        assert signal.signal is (Signal.NOTICE if taint in TAINTS_OF_NOTICES else Signal.AT_RISK), taint
+        if signal.signal is Signal.NOTICE:
+            assert signal.deadline is not None
+            assert 10 < signal.deadline - now <= 16, f"{taint}: GKE leaves 15 s"
+    assert [one.instance_id for one in site.signals] == [pods[taint] for taint in taints[:-1]], "one signal for each"
 
 
 def test_cordon__is_a_risk_and_no_notice(site: Site) -> None:

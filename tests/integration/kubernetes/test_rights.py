@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,13 @@ import pytest
 import yaml
 
 from perdure.controller.clouds.base.account_checks import Severity
+from perdure.controller.clouds.base.notice_queue import Signal
 from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.controller.clouds.kubernetes.cloud import KubernetesCloud
+from perdure.controller.clouds.kubernetes.notices import ContextWatch
+from perdure.recovery.reasons import Reason
 from support.fakes.kube import FakeKube
+from support.helpers.timing import wait_until
 
 RBAC = Path(__file__).parents[3] / "deploy/kubernetes/rbac.yaml"
 VERBS = ("get", "list", "watch", "create", "patch", "update", "delete")
@@ -68,3 +73,40 @@ def test_check__says_why_a_context_does_not_answer(kube: FakeKube, new_cloud: Ca
     (finding,) = new_cloud().check()
     assert finding.severity is Severity.ERROR
     assert "Unauthorized" in finding.text
+
+
+def test_role_without_nodes_and_events__still_notices_ends_of_pods_and_of_waits(
+    kube: FakeKube, new_cloud: Callable[..., KubernetesCloud], request_of: Callable[..., LaunchRequest]
+) -> None:
+    """The controller may touch nothing but its pods and Secrets."""
+    kube.add_node("n1", cpu=2, memory_gib=8)
+    allow(kube, ("Role",))
+    kube.faults.forbid |= {f"{verb} events" for verb in VERBS}
+    types = [{"vcpus": 2, "memory_gib": 8, "zones": ["zone-1"]}]
+    cloud = new_cloud(node_types=types, autoscaler="generic", provision_timeout=0.2)
+    missing = [one.text for one in cloud.check() if "is missing" in one.text]
+    assert any("list events in the namespace is missing" in text for text in missing), missing
+    assert any("watch nodes in all namespaces is missing" in text for text in missing), missing
+    (queue,) = cloud.notice_queues()
+    assert isinstance(queue, ContextWatch)
+    signals: list[tuple[Signal, str]] = []
+
+    def consume() -> None:
+        while not queue._stopped.is_set():
+            messages = queue.receive()
+            signals.extend((one.signal, one.instance_id) for message in messages for one in queue.parse(message))
+            queue.delete(messages)
+
+    threading.Thread(target=consume, daemon=True).start()
+    try:
+        (runs,) = cloud.launch(request_of("runs"))
+        (waits,) = cloud.launch(request_of("waits", kind="2CPU--4GB"))
+        wait_until(lambda: (Signal.ENDING, waits.id) in signals, "the end of the wait for a node", 10)
+        (described,) = cloud.describe(kube.context, [waits.id])
+        assert described.gone_reason is Reason.NO_CAPACITY
+        wait_until(lambda: queue.pods.find(runs.id), "the pod in the watch", 10)
+        kube.evict(runs.id, 30)
+        wait_until(lambda: (Signal.NOTICE, runs.id) in signals, "the notice", 10)
+        assert cloud.describe(kube.context, [runs.id])[0].gone_reason is Reason.PREEMPTED
+    finally:
+        queue.stop()

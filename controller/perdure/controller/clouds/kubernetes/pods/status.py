@@ -28,7 +28,13 @@ _START_IS_FATAL = re.compile(
     r'(secret|configmap) "[^"]*" not found|couldn.t find key|runAsNonRoot|executable file not found'
 )
 _PULL_WAITS = ("ImagePullBackOff", "ErrImagePull", "RegistryUnavailable")
-_PULL_IS_FATAL = ("not found", "denied", "unauthorized", "manifest unknown", "invalid reference")
+# What a registry says of an image that does not exist, or not for everybody: some say "denied" for both.
+_IMAGE_IS_MISSING = ("not found", "manifest unknown", "invalid reference")
+_IMAGE_IS_PRIVATE = ("denied", "unauthorized", "forbidden", "authorization failed", "authentication required")
+_IMAGE_IS_PRIVATE += ("no basic auth credentials",)
+_CREDENTIALS_FIX = "name the Secret of its registry in imagePullSecrets of kubernetes.pod_config, or correct image_id"
+# The registry's trouble, whatever else the message says.
+_REGISTRY_FAILS = re.compile(r"\b(429 Too Many Requests|5\d\d [A-Z]|toomanyrequests)")
 # In the message of an eviction: the pod itself was the cause.
 _OWN_EVICTION = ("exceeds the total limit of containers", "ephemeral local storage usage exceeds", "Usage of EmptyDir")
 _OOM_EXIT = 137
@@ -154,10 +160,14 @@ def _end_of_container(pod: Mapping[str, Any], terminated: Mapping[str, Any]) -> 
 def _fatal_wait(pod: Mapping[str, Any]) -> PodEnd | None:
     """Why the pod can never start; None if it may."""
     for reason, message, image in _waits(pod):
-        is_missing = reason in _PULL_WAITS and any(part in message.lower() for part in _PULL_IS_FATAL)
-        is_mistake = reason in _FAILED_STARTS and _START_IS_FATAL.search(message)
-        if reason in _FATAL_WAITS or is_missing or is_mistake:
-            return PodEnd(Reason.PRECHECKS_FAILED, f"{reason}: {message} (image {image})")
+        words = f"{reason}: {message} (image {image})"
+        if reason in _PULL_WAITS and not _REGISTRY_FAILS.search(message):
+            if any(part in message.lower() for part in _IMAGE_IS_PRIVATE):
+                return PodEnd(Reason.PRECHECKS_FAILED, f"{words}; {_CREDENTIALS_FIX}")
+            if any(part in message.lower() for part in _IMAGE_IS_MISSING):
+                return PodEnd(Reason.PRECHECKS_FAILED, words)
+        elif reason in _FATAL_WAITS or (reason in _FAILED_STARTS and _START_IS_FATAL.search(message)):
+            return PodEnd(Reason.PRECHECKS_FAILED, words)
     return None
 
 

@@ -57,3 +57,58 @@ def test_failed_start__that_no_retry_mends_fails_the_task(reason: str, message: 
 def test_start_problem__is_none_for_other_waits() -> None:
     assert start_problem(pod("ContainerCreating", "")) is None
     assert start_problem(pod("ImagePullBackOff", "connection reset")) is None
+
+
+PULL = (
+    'failed to pull and unpack image "registry.io/team/train:1": failed to resolve reference "registry.io/team/train:1"'
+)
+HEAD = "unexpected status from HEAD request to https://registry.io/v2/team/train/manifests/1"
+TOKEN = (
+    "failed to authorize: failed to fetch anonymous token: unexpected status from GET request to https://registry.io/t"
+)
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        f"{PULL}: pull access denied, repository does not exist or may require authorization: server message: "
+        "insufficient_scope: authorization failed",
+        f"{PULL}: {TOKEN}: 401 Unauthorized",
+        f"{PULL}: {TOKEN}: 403 Forbidden",
+        f"{PULL}: {HEAD}: 403 Forbidden",
+        "Error response from daemon: Head https://registry.io/v2/team/train/manifests/1: no basic auth credentials",
+    ],
+)
+def test_private_image__ends_the_task_and_says_where_credentials_go(reason: str, message: str) -> None:
+    status = status_of(pod(reason, message))
+    assert status.state is InstanceState.GONE
+    assert status.end is not None
+    assert status.end.reason is Reason.PRECHECKS_FAILED
+    assert "imagePullSecrets" in status.end.message
+    assert message in status.end.message
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
+@pytest.mark.parametrize(
+    "message",
+    [
+        f"{PULL}: {HEAD}: 503 Service Unavailable",
+        f"{PULL}: {TOKEN}: 503 Service Unavailable: access denied by the overload rule",
+        f"{PULL}: {HEAD}: 502 Bad Gateway",
+        f"{PULL}: {HEAD}: 429 Too Many Requests - Server message: toomanyrequests: You have reached your "
+        "unauthenticated pull rate limit: denied",
+        f"{PULL}: failed to do request: Head https://registry.io/v2/: dial tcp 10.0.0.1:443: i/o timeout",
+        f"{PULL}: failed to do request: Head https://registry.io/v2/: dial tcp: lookup registry.io: no such host",
+        'Back-off pulling image "registry.io/team/train:1"',
+    ],
+)
+def test_registry_in_trouble__is_waited_for(reason: str, message: str) -> None:
+    assert status_of(pod(reason, message)).state is InstanceState.PENDING
+
+
+def test_missing_image__is_not_blamed_on_credentials() -> None:
+    status = status_of(pod("ErrImagePull", f"{PULL}: registry.io/team/train:1: not found"))
+    assert status.state is InstanceState.GONE
+    assert status.end is not None
+    assert "imagePullSecrets" not in status.end.message
