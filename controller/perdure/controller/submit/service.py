@@ -34,7 +34,6 @@ from perdure.controller.submit.job_count import job_count
 from perdure.controller.submit.serve.replica_tasks import OfService
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.job import JobView
-from perdure.sdk.spec.task_fields import MAX_SWEEP
 
 
 @dataclass(frozen=True)

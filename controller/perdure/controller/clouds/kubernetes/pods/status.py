@@ -30,8 +30,10 @@ _START_IS_FATAL = re.compile(
 _PULL_WAITS = ("ImagePullBackOff", "ErrImagePull", "RegistryUnavailable")
 # What a registry says of an image that does not exist, or not for everybody: some say "denied" for both.
 _IMAGE_IS_MISSING = ("not found", "manifest unknown", "invalid reference")
-_IMAGE_IS_PRIVATE = ("denied", "unauthorized", "forbidden", "authorization failed", "authentication required")
-_IMAGE_IS_PRIVATE += ("no basic auth credentials",)
+_IMAGE_IS_PRIVATE = (
+    *("denied", "unauthorized", "forbidden", "authorization failed", "authentication required"),
+    "no basic auth credentials",
+)
 _CREDENTIALS_FIX = "name the Secret of its registry in imagePullSecrets of kubernetes.pod_config, or correct image_id"
 # The registry's trouble, whatever else the message says.
 _REGISTRY_FAILS = re.compile(r"\b(429 Too Many Requests|5\d\d [A-Z]|toomanyrequests)")
