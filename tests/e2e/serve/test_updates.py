@@ -150,3 +150,26 @@ def test_update__to_other_machines_fails_no_request(sky: ServiceHost, workdir: P
     assert set(running.answers) == {200}
     assert min(one["number"] for one in sky.ready("moving")) > NUM_REPLICAS, "new machines"
     sky.controller.perdure("serve", "down", "moving", "--yes")
+
+
+def test_restore__of_a_backup_before_an_update_brings_its_version_back(
+    sky: ServiceHost, workdir: Path, tmp_path: Path
+) -> None:
+    name, controller = "restored", sky.controller
+    caller = sky.up(name, task(workdir, "backed-up"), ready=NUM_REPLICAS)
+    controller.perdure("controller", "backup", tmp_path / "one.backup")
+    version = serve.update(task(workdir, "lost"), name, client=sky.client)["version"]
+    sky.until(name, lambda one: [r["version"] for r in one["replicas"]] == [version] * NUM_REPLICAS, "the update")
+    sky.until_ready(name, NUM_REPLICAS)
+    before = [one["job_id"] for one in sky.ready(name)]
+    controller.perdure("controller", "stop")
+    for file in controller.home.glob("perdure.db*"):
+        file.unlink()
+    controller.perdure("controller", "restore", tmp_path / "one.backup")
+    controller.perdure("controller", "start")
+    sky.until(name, lambda one: one["version"] == 1, "the earlier version")
+    sky.until_ready(name, NUM_REPLICAS)
+    assert [one["job_id"] for one in sky.ready(name)] == before, "on the same machines"
+    assert caller.call().json()["model"].startswith("backed-up")
+    controller.perdure("serve", "down", name, "--yes")
+    controller.until(sky.no_machines, "the end of every machine")

@@ -88,7 +88,8 @@ Count = Annotated[int, Field(ge=0, le=_MAX_INT)]
 ExitCode = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
 # The upper bound is far from any clock, and low enough that sums of times stay finite.
 EpochSeconds = Annotated[float, Field(ge=0.0, le=1e11)]
-Revision = Annotated[int, Field(ge=0, le=_MAX_SEQ)]
+MAX_REVISION = _MAX_SEQ
+Revision = Annotated[int, Field(ge=0, le=MAX_REVISION)]
 Bytes = Annotated[float, Field(ge=0.0, le=1e18)]
 Word = Annotated[str, StringConstraints(max_length=100), AfterValidator(_printable)]
 Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]

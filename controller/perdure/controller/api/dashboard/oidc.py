@@ -18,6 +18,7 @@ import structlog
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
+from sqlalchemy.exc import IntegrityError
 
 from perdure.controller.api.access.oidc.membership import NotAMember, member_of
 from perdure.controller.api.access.oidc.provider import OidcProvider, ProviderFailed
@@ -103,7 +104,11 @@ def _sign_in(
     try:
         claims = provider.claims(code, _redirect_uri(request), *_derived(sessions, state))
         name, role = member_of(claims, provider.config)
-        return _to_page(f"login={_code_for(sessions, name, role, address)}")
+        try:
+            made = _code_for(sessions, name, role, address)
+        except IntegrityError:  # another browser of theirs has added the user meanwhile
+            made = _code_for(sessions, name, role, address)
+        return _to_page(f"login={made}")
     except ProviderFailed as error:
         log.warning("oidc.failed", error=str(error))
         return _to_page("oidc-failed")

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine
 from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService
 from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.maintenance.serve.timeline import ServiceTimeline
+from perdure.controller.nodes.frames import MAX_REVISION
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.services import changes, records
@@ -87,6 +88,17 @@ class ReplicaChanges:
                 continue
             if has_drained(one, row.changes_at, now):
                 self._carry_out(service, one, now)
+
+    def outrun(self, service: ReadService) -> None:
+        """Have nodes run what the database says that run something newer: after a restore of an older backup."""
+        for one in service.replicas:
+            row, unknown = one.stored.row, one.unknown_revision
+            if unknown is None or unknown >= MAX_REVISION or row.job_id is None or one.view.is_ending:
+                continue
+            with self._sharing.writing(service.row.id) as conn:
+                changes.outrun(conn, service.row.id, row.number, job_id=row.job_id, revision=unknown + 1)
+            log.warning("replica.outrun", service=service.row.name, replica=row.number, version=row.version)
+            self._wake()
 
     def _carry_out(self, service: ReadService, one: ReadReplica, now: float) -> None:
         row = one.stored.row

@@ -63,6 +63,8 @@ class ReadReplica:
 
     stored: StoredReplica
     view: Replica
+    #: The revision that its node runs, if the database does not know of it: it is that of an older backup.
+    unknown_revision: int | None = None
 
     @property
     def attempt(self) -> AttemptKey | None:
@@ -149,7 +151,8 @@ class ServiceReader:
         row, attempt = stored.row, stored.attempt
         key = None if attempt is None else (attempt.job_id, _TASK, attempt.generation)
         reported = (self.readiness.newest(key) or elsewhere.get(key)) if key is not None else None
-        probe = reported if reported is not None and (reported.revision or 0) == row.revision else None
+        revision = (reported.revision or 0) if reported is not None else row.revision
+        probe = reported if revision == row.revision else None
         is_briefly_silent = key is not None and self.silence.is_short(key, is_connected=reported is not None)
         running_at = attempt.running_at if attempt is not None else None
         if row.revision:  # what was launched first has started long ago
@@ -175,7 +178,7 @@ class ServiceReader:
             accelerator=f"{accelerators[0]}:{accelerators[1]:g}" if accelerators else None,
             zone=stored.offer.get("zone"),
         )
-        return ReadReplica(stored, view)
+        return ReadReplica(stored, view, revision if revision > row.revision else None)
 
     def _service(
         self,

@@ -210,6 +210,7 @@ class ServiceWatch:
         plan = decide(service.view, service.report.traffic, now)
         self._record(service, plan, now)
         self._launch_missing(service)
+        self._changes.outrun(service)
         self._changes.carry_out(service, now)
         self._end_retired(service, now)
         return [self._proxy_state(service, plan)]

@@ -38,6 +38,14 @@ def carry_out(
     return True
 
 
+def outrun(conn: Connection, service_id: int, number: int, *, job_id: int, revision: int) -> None:
+    """Have the node of a replica run its task again as `revision`, which is above the one that it runs."""
+    spec = conn.execute(select(Task.c.spec).where(Task.c.job_id == job_id)).scalar()
+    if spec is not None:
+        conn.execute(update(Task).where(Task.c.job_id == job_id).values(spec={**spec, REVISION: revision}))
+        records.change_replica(conn, service_id, number, revision=revision, ready_at=None)
+
+
 def wanted_revisions(conn: Connection, job_ids: Collection[int]) -> dict[int, int]:
     """The revisions that the nodes of these jobs shall run, without those that run what they were launched with."""
     query = select(Replicas.c.job_id, Replicas.c.revision).where(

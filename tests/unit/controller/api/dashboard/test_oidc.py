@@ -6,6 +6,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -199,3 +200,12 @@ def test_cookie__with_other_bytes_is_no_state(site: Site) -> None:
 def test_sign_ins__that_succeed_do_not_count_as_failures(site: Site) -> None:
     for _ in range(12):
         assert site.sign_in(site.browser()).startswith("/#login=")
+
+
+def test_new_user__signs_in_with_several_browsers_at_once(site: Site) -> None:
+    site.provider.claims["email"] = "new@example.org"
+    browsers = [site.browser() for _ in range(4)]
+    paths = [site.agree(browser) for browser in browsers]
+    with ThreadPoolExecutor(len(browsers)) as pool:
+        done = list(pool.map(lambda one: one[0].get(one[1]), zip(browsers, paths, strict=True)))
+    assert [one.headers["location"][:8] for one in done] == ["/#login="] * len(browsers)
