@@ -69,7 +69,7 @@ def test_mistyped_command__gets_a_suggestion(perdure: RunPerdure) -> None:
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        (("jobs", "dashboard"), "There is no command 'dashboard': use `perdure jobs queue --watch`"),
+        (("jobs", "dashboard"), "There is no command 'dashboard': use `perdure dashboard`, or `perdure jobs queue"),
         (("show-gpus",), "There is no command 'show-gpus': use `perdure gpus`"),
         (("jobs", "pool", "apply"), "There is no command 'pool': pools are not supported"),
     ],
