@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import click
 
+from perdure.cli.clusters.output import message_option, print_json
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
 from perdure.cli.output.progress import spinner
 from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
+from perdure.sdk.connection.api_types import Cancelled
 from perdure.sdk.connection.users import Ownership, ownership
 
 LIST_ALL = "list all jobs: perdure jobs queue --all"
@@ -50,6 +52,7 @@ Examples:
     metavar="SECONDS",
     help="Maximum time for a graceful cancellation.",
 )
+@message_option
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def cancel(
     job_ids: tuple[int, ...],
@@ -58,6 +61,7 @@ def cancel(
     all_users: bool,
     graceful: bool,
     graceful_timeout: int | None,
+    output: str,
     yes: bool,
 ) -> None:
     """Cancel jobs and release their machines."""
@@ -81,7 +85,7 @@ def cancel(
         ids = [id for id, user in unfinished.items() if own is None or user in own.names]
         left = {id: user for id, user in unfinished.items() if own is not None and own.is_left_over(user)}
         if not ids:
-            _report_none(name, own)
+            _report_none(name, own, as_json=output == "json")
             return _report_left(left)
         users = list(dict.fromkeys(unfinished[id] for id in ids))
         whose = f"named {name}" if name is not None else "of all users" if own is None else f"of {' and '.join(users)}"
@@ -89,16 +93,23 @@ def cancel(
     confirm(f"Cancel {which}?", yes=yes, default=not everything and not all_users)
     with spinner("Cancelling"):
         result = jobs.cancel(ids, graceful=graceful, grace_s=graceful_timeout, client=client)
+    if output == "json":
+        print_json(result)
+    else:
+        _report(result)
+    _report_left(left)
+    if result["unknown"]:
+        verb = "is" if len(result["unknown"]) == 1 else "are"
+        raise Failure(f"there {verb} no {_named(result['unknown'])}\n  {LIST_ALL}", EXIT_NOT_FOUND)
+
+
+def _report(result: Cancelled) -> None:
     if cancelled := result["cancelled"]:
         subject = f"Job with ID {cancelled[0]} is" if len(cancelled) == 1 else f"Jobs with IDs {_listed(cancelled)} are"
         click.echo(f"{subject} scheduled to be cancelled.")
     if result["finished"]:
         verb = "has" if len(result["finished"]) == 1 else "have"
         click.echo(f"{_named(result['finished']).capitalize()} {verb} already finished.")
-    _report_left(left)
-    if result["unknown"]:
-        verb = "is" if len(result["unknown"]) == 1 else "are"
-        raise Failure(f"there {verb} no {_named(result['unknown'])}\n  {LIST_ALL}", EXIT_NOT_FOUND)
 
 
 def _report_left(left: Mapping[int, str]) -> None:
@@ -113,10 +124,12 @@ def _report_left(left: Mapping[int, str]) -> None:
         )
 
 
-def _report_none(name: str | None, own: Ownership | None) -> None:
+def _report_none(name: str | None, own: Ownership | None, *, as_json: bool) -> None:
     """Say that there is nothing to cancel. Raises `Failure` if the user has named jobs."""
     if name is not None:
         raise Failure(f"there is no unfinished job named {name!r}\n  {LIST_ALL}", EXIT_NOT_FOUND)
+    if as_json:
+        return print_json({"cancelled": [], "finished": [], "unknown": []})
     hint = "" if own is None else f" of {' and '.join(own.names)}; --all-users cancels those of others, too"
     click.echo(f"No jobs to cancel{hint}.")
 

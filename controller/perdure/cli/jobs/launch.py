@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.clusters.output import message_option, print_json
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import warn
 from perdure.cli.jobs.options import ignore_option, overrides, task_options, variables
@@ -17,7 +18,10 @@ from perdure.cli.output.progress import progress_bar, spinner
 
 if TYPE_CHECKING:
     from perdure.cli.output.progress import Advance
+    from perdure.sdk.connection.api_types import Plan
+    from perdure.sdk.connection.client import Client
     from perdure.sdk.files.uploads import Archive
+    from perdure.sdk.jobs import LaunchResult
 
 MAX_PLAN_ROWS = 5
 MAX_DRYRUN_ROWS = 20
@@ -63,6 +67,7 @@ Examples:
   perdure jobs launch --cpus 4+ 'python train.py > out.txt'     one argument: a shell script
   perdure jobs launch --gpus V100 -- python train.py --lr 1e-4  several: a program and its arguments
   generate.py | perdure jobs launch -d -y -                     YAML from stdin
+  perdure jobs launch -y -o json train.yaml | jq '.job_ids[0]'
 
 \b
 Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detached), 103 it was cancelled;
@@ -86,6 +91,7 @@ Exit codes: 0 the job succeeded, 100 it failed, 101 it keeps running (you detach
 )
 @ignore_option
 @click.option("-d", "--detach-run", is_flag=True, help="Return once the job is submitted, without following its logs.")
+@message_option
 @click.option("-y", "--yes", is_flag=True, help="Skip confirmation.")
 def launch(
     entrypoint: tuple[str, ...],
@@ -98,13 +104,15 @@ def launch(
     num_jobs: int,
     ignore: tuple[str, ...],
     detach_run: bool,
+    output: str,
     yes: bool,
     **resources: Any,
 ) -> None:
     """Run a task YAML or a command, and follow its logs.
 
     Shows the candidate machines and asks for confirmation; then follows the job's logs through every recovery, unless
-    --num-jobs launches several. Ctrl-C leaves the job running. Options override the YAML, in every task of a pipeline.
+    --num-jobs launches several, or -o json prints one document. Ctrl-C leaves the job running. Options override the
+    YAML, in every task of a pipeline.
     """
     from perdure.cli.jobs.task_source import load
 
@@ -115,7 +123,9 @@ def launch(
     if changes:
         dag = dag.override(**changes)
     require_terminal_or_yes(yes=yes or dryrun)
-    _run(dag, name, dryrun=dryrun, num_jobs=num_jobs, ignore=ignore, detach=detach_run, yes=yes)
+    _run(
+        dag, name, dryrun=dryrun, num_jobs=num_jobs, ignore=ignore, detach=detach_run, as_json=output == "json", yes=yes
+    )
 
 
 class _ReadCount:
@@ -134,10 +144,17 @@ class _ReadCount:
 
 
 def _run(
-    dag: Any, name: str | None, *, dryrun: bool, num_jobs: int, ignore: tuple[str, ...], detach: bool, yes: bool
+    dag: Any,
+    name: str | None,
+    *,
+    dryrun: bool,
+    num_jobs: int,
+    ignore: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
+    yes: bool,
 ) -> None:
     from perdure.cli.client import connect, outdated_config, version_mismatch
-    from perdure.cli.output import plan, table
     from perdure.sdk import jobs
     from perdure.sdk.connection.client import user_name
 
@@ -156,9 +173,7 @@ def _run(
         warned = list(dict.fromkeys(planned["warnings"]))
         for warning in warned:
             warn(warning)
-        rows = MAX_DRYRUN_ROWS if dryrun else MAX_PLAN_ROWS
-        for line in plan.lines(planned, width=table.screen_width(), max_rows=rows):
-            click.echo(line)
+        _show(planned, dryrun=dryrun, as_json=as_json)
         if dryrun:
             return
         which = f"{count:,} jobs" + (f" named {job.name}" if job.name else "") if count > 1 else job.name or "this job"
@@ -169,6 +184,26 @@ def _run(
     for warning in launched.warnings:
         if warning not in warned:
             warn(warning)
+    if as_json:
+        warnings = list(dict.fromkeys((*warned, *launched.warnings)))
+        return print_json({"job_ids": list(launched.job_ids), "name": launched.name, "warnings": warnings})
+    _report(launched, client, detach=detach)
+
+
+def _show(planned: Plan, *, dryrun: bool, as_json: bool) -> None:
+    """Print the plan. As JSON, it is the document of a dry run only."""
+    from perdure.cli.output import plan, table
+
+    if as_json:
+        return print_json(planned) if dryrun else None
+    rows = MAX_DRYRUN_ROWS if dryrun else MAX_PLAN_ROWS
+    for line in plan.lines(planned, width=table.screen_width(), max_rows=rows):
+        click.echo(line)
+    return None
+
+
+def _report(launched: LaunchResult, client: Client, *, detach: bool) -> None:
+    """Name the jobs, and follow a single one. Ends the command with the exit code of that job."""
     if len(launched.job_ids) > 1:
         first, last = launched.job_ids[0], launched.job_ids[-1]
         click.echo(f"Jobs {first} to {last} ({launched.name}) submitted.")

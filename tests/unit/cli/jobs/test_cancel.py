@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from perdure.cli.jobs import cancel
@@ -22,6 +24,17 @@ def test_cancel__reports_each_job(perdure: RunPerdure, server: Controller) -> No
     assert result.stdout == "Jobs with IDs 1, 3 are scheduled to be cancelled.\nJob 2 has already finished.\n"
     assert "there is no job 9\n" in result.stderr
     assert server.called("POST .*cancel")[-1][2]["graceful"] is False
+
+
+def test_cancel__as_json(perdure: RunPerdure, server: Controller) -> None:
+    server.add("RUNNING")
+    server.add("SUCCEEDED")
+    result = perdure("jobs", "cancel", 1, 2, 9, "-y", "-o", "json")
+    assert json.loads(result.stdout) == {"cancelled": [1], "finished": [2], "unknown": [9]}
+    assert (result.exit_code, "there is no job 9" in result.stderr) == (102, True)
+    server.end(1, "CANCELLED")
+    nothing = perdure("jobs", "cancel", "--all-users", "-y", "-o", "json")
+    assert json.loads(nothing.stdout) == {"cancelled": [], "finished": [], "unknown": []}
 
 
 def test_listed__joins_consecutive_ids() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import tarfile
 from pathlib import Path
@@ -209,6 +210,15 @@ def test_plan__says_how_many_jobs_are_launched(
     terminal.read_until("Launch 10,000 jobs named tune? [Y/n]")
     terminal.write("n\n")
     terminal.end()
+
+
+def test_launch__as_json_prints_one_document(perdure: RunPerdure, server: Controller) -> None:
+    result = perdure("jobs", "launch", "-n", "bert", "-y", "-o", "json", "true")
+    assert result.exit_code == 0, "it follows no logs"
+    warnings = ["autostop has no meaning for a job"]
+    assert json.loads(result.stdout) == {"job_ids": [1], "name": "bert", "warnings": warnings}
+    planned = json.loads(perdure("jobs", "launch", "--dryrun", "-o", "json", "true").stdout)
+    assert (planned["num_jobs"], planned["tasks"][0]["total_offers"]) == (1, 9)
 
 
 def test_yaml_with_arguments__is_no_command(perdure: RunPerdure, server: Controller, project: Path) -> None:
