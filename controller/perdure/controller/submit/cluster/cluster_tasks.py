@@ -15,7 +15,7 @@ from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery.frozen import replace as replace_value
 from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import MachineRequirement
-from perdure.recovery.market.slot_queue import DEFAULT_CPUS, SLOT_CLOUD, Demand
+from perdure.recovery.market.slot_queue import DEFAULT_CPUS, SLOT_CLOUD, Demand, NodeRoom, can_ever_fit
 from perdure.recovery.policies.registry import FALLBACK_STRATEGY
 from perdure.recovery.policies.strategies.granted_slot import STRATEGY
 from perdure.sdk import Task
@@ -183,3 +183,23 @@ def short_resources(task: Task) -> str:
         parts.append(" or ".join(f"{name}:{count:g}" for name, count in gpus))
     spot = "[Spot]" if first.get("use_spot") else ""
     return f"{task.num_nodes}x({', '.join(parts) or 'any'}){spot}"
+
+
+def lacking(
+    has: str | None, wanted: str | None, nodes: Mapping[int, NodeRoom], demand: Demand, num_nodes: int
+) -> str | None:
+    """What machines lack that can never take a task; None if they can. `has`, `wanted`: names of accelerators."""
+    if wanted and (has or "").lower() != wanted.lower():
+        return f"it has no {wanted}" + (f", but {has}" if has else "")
+    if can_ever_fit(nodes, demand, num_nodes):
+        return None
+    if num_nodes > len(nodes):
+        return f"it has {len(nodes)} node{'' if len(nodes) == 1 else 's'}, and the task takes {num_nodes}"
+    room = max(nodes.values(), key=lambda node: (sum(node.gpus), node.cpus))
+    pairs = (
+        ("CPUs", room.cpus, demand.cpus),
+        ("GiB of memory", room.memory_gib, demand.memory_gib),
+        ("accelerators", sum(room.gpus), demand.gpus),
+    )
+    short = [f"{there:g} {what}, and the task takes {taken:g}" for what, there, taken in pairs if taken > there]
+    return f"a node has {'; '.join(short) or 'too little'}" + (" on each node" if num_nodes > 1 else "")

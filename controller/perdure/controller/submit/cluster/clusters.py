@@ -28,6 +28,7 @@ from perdure.controller.submit.cluster.cluster_tasks import (
     demand_of,
     job_config,
     job_key,
+    lacking,
     masked_host_config,
     short_resources,
     unchanged_warnings,
@@ -44,7 +45,6 @@ from perdure.controller.submit.cluster.requests import (
 from perdure.controller.submit.errors import RequestRejected, Superseded
 from perdure.controller.submit.requester import Requester
 from perdure.controller.submit.service import Accepted, Submission, is_stopped
-from perdure.recovery.market.slot_queue import can_ever_fit
 from perdure.sdk import Task
 
 _NAME = re.compile(r"[a-zA-Z](?:[-_.a-zA-Z0-9]*[a-zA-Z0-9])?")
@@ -234,12 +234,9 @@ class ClusterService:
         if attempt is None:
             return
         has = attempt.offer["accelerators"][0] if attempt.offer.get("accelerators") else None
-        if (wanted and (has or "").lower() != wanted.lower()) or not can_ever_fit(
-            attempt.rooms(), demand, task.num_nodes
-        ):
+        if why := lacking(has, wanted, attempt.rooms(), demand, task.num_nodes):
             raise RequestRejected(
-                f"the cluster {cluster.name} ({cluster.resources}) cannot run this task: it is too small, or has other "
-                "accelerators",
+                f"the cluster {cluster.name} ({cluster.resources}) cannot run this task: {why}",
                 where="resources",
                 fix="ask for less, use a new cluster name, or take the cluster down first",
                 status=409,

@@ -10,8 +10,9 @@ from sqlalchemy import select
 
 from perdure.controller.api.routes.jobs import LaunchBody
 from perdure.controller.store.records.jobs import Job
-from perdure.controller.submit.cluster.cluster_tasks import short_resources
+from perdure.controller.submit.cluster.cluster_tasks import lacking, short_resources
 from perdure.recovery.job import Recovery
+from perdure.recovery.market.slot_queue import Demand, NodeRoom
 from perdure.sdk import Task
 from unit.controller.submit.sky import ADA, TASK, Sky
 
@@ -100,3 +101,24 @@ def test_secret__in_a_mount_is_stored_sealed_only_and_until_the_cluster_is_down(
 )
 def test_short_resources__are_words_of_the_task(resources: dict[str, Any], text: str) -> None:
     assert short_resources(Task.from_yaml_config({"run": "x", "resources": resources})) == text
+
+
+NODES = {0: NodeRoom(8.0, 32.0, (1.0,) * 8), 1: NodeRoom(8.0, 32.0, (1.0,) * 8)}
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted", "demand", "num_nodes", "text"),
+    [
+        ("A100", "A100", Demand(4.0, 0.0, 8.0), 2, None),
+        ("A100", "a100", Demand(4.0, 0.0, 1.0), 1, None),
+        ("A100", "H100", Demand(4.0, 0.0, 1.0), 1, "it has no H100, but A100"),
+        (None, "H100", Demand(4.0, 0.0, 1.0), 1, "it has no H100"),
+        ("A100", None, Demand(4.0), 3, "it has 2 nodes, and the task takes 3"),
+        ("A100", "A100", Demand(4.0, 0.0, 9.0), 1, "a node has 8 accelerators, and the task takes 9"),
+        ("A100", None, Demand(16.0), 2, "a node has 8 CPUs, and the task takes 16 on each node"),
+    ],
+)
+def test_lacking__names_what_there_is_too_little_of(
+    has: str | None, wanted: str | None, demand: Demand, num_nodes: int, text: str | None
+) -> None:
+    assert lacking(has, wanted, NODES, demand, num_nodes) == text
