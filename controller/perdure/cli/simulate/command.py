@@ -161,6 +161,11 @@ def _zones(options: dict[str, Any]) -> tuple[ZoneTrace, ...]:
         return _synthetic(options)
     if not options["traces"]:
         raise Failure("no trace to replay\n  add --trace with a file or a folder of recorded markets", EXIT_WRONG_INPUT)
+    if missing := next((path for path in options["traces"] if not Path(path).exists()), None):
+        raise Failure(
+            f"{missing} cannot be read: it does not exist\n  give a file or a folder of recorded markets",
+            EXIT_WRONG_INPUT,
+        )
     if options["unavailable_is"] is None:
         raise Failure(
             "data sets differ in which value means that no machine is available, and traces do not say which\n"

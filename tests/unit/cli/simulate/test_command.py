@@ -139,3 +139,9 @@ def test_simulate__ablate_runs_policies_without_part(options: list[object]) -> N
 def test_simulate__warns_of_on_time_without_deadline(options: list[object]) -> None:
     assert "--on-time has no effect" in simulate(*options, "--on-time", "0.9").stderr
     assert "--on-time" not in simulate(*options).output
+
+
+def test_simulate__of_a_missing_trace_names_it_first() -> None:
+    result = simulate("--trace", "/nowhere", "--policy", "CHEAPEST", "--work", "48h")
+    assert result.exit_code == 2
+    assert "/nowhere cannot be read: it does not exist" in result.output
