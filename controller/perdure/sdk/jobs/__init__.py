@@ -225,7 +225,7 @@ def cancel(
     ids = [job_ids] if isinstance(job_ids, int) else job_ids
     client = client or _client()
     if all and not all_users:
-        ids = unfinished_ids(users=ownership(client).names, client=client)
+        ids = list(unfinished(users=ownership(client).names, client=client))
     cancelled: api_types.Cancelled = {"cancelled": [], "finished": [], "unknown": []}
     # A call accepts so many ids.
     for some in [None] if ids is None else [ids[at : at + MAX_IDS] for at in range(0, len(ids), MAX_IDS)]:
@@ -236,17 +236,15 @@ def cancel(
     return cancelled
 
 
-def unfinished_ids(
-    *, name: str | None = None, users: Collection[str] | None = None, client: Client | None = None
-) -> list[int]:
-    """The IDs of the jobs that have not ended, newest first. `name`: a name or a pattern; `users`: only theirs."""
-    return list(unfinished(name=name, users=users, client=client))
+def unfinished_ids(*, name: str | None = None, user: str | None = None, client: Client | None = None) -> list[int]:
+    """The IDs of the jobs that have not ended, newest first. `name`: a name or a pattern; `user`: only that user's."""
+    return list(unfinished(name=name, users=None if user is None else [user], client=client))
 
 
 def unfinished(
     *, name: str | None = None, users: Collection[str] | None = None, client: Client | None = None
 ) -> dict[int, str]:
-    """The IDs of the jobs that have not ended, newest first, with their users. As `unfinished_ids`."""
+    """The IDs of the jobs that have not ended, newest first, with their users. `users`: only theirs."""
     jobs = iter_all(name=name, skip_finished=True, client=client)
     return {job["job_id"]: job["user"] for job in jobs if users is None or job["user"] in users}
 
