@@ -31,6 +31,8 @@ class MailChannel:
                 self._send(message, limit)
             except (OSError, smtplib.SMTPException, ValueError) as error:
                 text = str(error) or type(error).__name__
+                if isinstance(error, socket.gaierror | ConnectionError):
+                    text = f"{self.smtp.host}:{self.smtp.port}: {text}"
                 return NotDelivered(f"timed out after {limit.limit_s:g} s" if limit.is_over else text)
         return Delivered(f"mailed to {len(self.addresses)}")
 

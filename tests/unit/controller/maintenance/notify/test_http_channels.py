@@ -186,3 +186,12 @@ def test_certificate__is_checked_for_the_name(tmp_path: Path) -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def test_mail__names_the_server_that_cannot_be_reached() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    smtp = SmtpConfig("127.0.0.1", port, "perdure@example.org", security="none")
+    result = MailChannel(smtp, ("a@example.org",), ManualClock()).deliver(MESSAGE)
+    assert isinstance(result, NotDelivered)
+    assert result.error.startswith(f"127.0.0.1:{port}: ")
