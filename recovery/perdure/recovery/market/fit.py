@@ -14,6 +14,7 @@ from perdure.recovery.market.requirements import Amount, MachineRequirement
 from perdure.recovery.market.view import Market, MarketView, Offer
 
 _MAX_LISTED = 3
+_MAX_EXPLAINED = 50  # alternatives: each is compared with every offer
 _UNKNOWN_ACCELERATOR = "no enabled cloud offers an accelerator called "
 _SPOT = Market.SPOT
 
@@ -90,7 +91,9 @@ def _order(ranked: tuple[int, Offer]) -> tuple[object, ...]:
 def explain_no_fit(requirements: Sequence[MachineRequirement], market: MarketView) -> tuple[str, ...]:
     """For users: one line per alternative that names the nearest offer, then those about clouds that are disabled or
     could not be asked."""
-    lines = [_explain(requirement, market) for requirement in requirements]
+    lines = [_explain(requirement, market) for requirement in requirements[:_MAX_EXPLAINED]]
+    if len(requirements) > _MAX_EXPLAINED:
+        lines.append(f"none of {len(requirements) - _MAX_EXPLAINED} more alternatives fits")
     if market.disabled and any(n.cloud is None for n in requirements):
         lines.append(f"not considered, because they cannot be used: {', '.join(sorted(market.disabled))}")
     for cloud, why in sorted(market.unconfirmed.items()):

@@ -289,3 +289,10 @@ def test_explanation__names_few_of_many_unknown_accelerators() -> None:
     needs = [MachineRequirement(accelerators=(name, 1)) for name in ("H100", "H200", "B200", "GH200")]
     (line,) = explain_no_fit(needs, MarketView(OFFERS))
     assert line == "no enabled cloud offers an accelerator called H100, H200, B200 and 1 more"
+
+
+def test_explanation__is_of_the_first_alternatives() -> None:
+    requirements = [MachineRequirement(cpus=Amount(1000 + i)) for i in range(1_000)]
+    lines = explain_no_fit(requirements, MarketView(OFFERS))
+    assert len(lines) == 51
+    assert lines[-1] == "none of 950 more alternatives fits"
