@@ -151,7 +151,7 @@ TASK_FIELDS = {
     "file_mounts": Field(
         FILE_MOUNTS,
         "Files and buckets on the nodes, by path: a local path is uploaded, a bucket's URI is copied, and a mapping "
-        "mounts a bucket. Default: none.",
+        "mounts a bucket; at most 1,000. Default: none.",
     ),
     "volumes": Field(
         Table(TEXT, OneOf(TEXT, Anything())),
@@ -213,7 +213,7 @@ TASK_FIELDS = {
             at_most=_MAX_SWEEP_VARIABLES,
         ),
         "A grid: environment variable → the values that it takes. A launch has one job for each combination, as with "
-        "`--num-jobs`. Default: none.",
+        f"`--num-jobs`: at most {MAX_SWEEP:,}. Default: none.",
     ),
     "inputs": Field(Table(TEXT, Number(low=0, whole=False)), "Input data and its size in GB.", no_effect=NO_EFFECT),
     "outputs": Field(Table(TEXT, Number(low=0, whole=False)), "Output data and its size in GB.", no_effect=NO_EFFECT),

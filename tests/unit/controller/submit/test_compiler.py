@@ -236,4 +236,4 @@ def test_compile__refuses_too_many_alternatives(resources: dict[str, Any], tasks
 
 
 def test_compile__accepts_the_most_alternatives() -> None:
-    check_alternatives(parse_tasks([{"run": "x", "resources": {"any_of": [{"cpus": i + 1} for i in range(200)]}}] * 25))
+    check_alternatives(parse_tasks([{"run": "x", "resources": {"any_of": [{"cpus": i + 1} for i in range(200)]}}] * 12))
