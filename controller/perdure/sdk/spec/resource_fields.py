@@ -379,8 +379,8 @@ RESOURCES = Record(
     | {
         "any_of": Field(
             _ALTERNATIVES,
-            f"At most {alternatives.MAX_ALTERNATIVES} alternatives that compete by price. Fields beside `any_of` apply to "
-            "each alternative that does not overrule them; `job_recovery` must be the same in all.",
+            f"At most {alternatives.MAX_ALTERNATIVES} alternatives that compete by price. Fields beside `any_of` apply "
+            "to each alternative that does not overrule them; `job_recovery` must be the same in all.",
         ),
         "ordered": Field(_ALTERNATIVES, "As `any_of`, but earlier alternatives are tried first."),
     },
