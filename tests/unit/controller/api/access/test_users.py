@@ -178,7 +178,7 @@ def test_open_streams__end_when_the_token_is_revoked(installation: Installation)
 
     async def scenario() -> None:
         session = asyncio.ensure_future(while_valid(who, asyncio.sleep(3600)))
-        followed = logs._stream(who, logs._TranscriptReader(context, ALICES, None), 0, True)
+        followed = logs._stream(who, logs._TranscriptReader(context, ALICES, None, None), 0, True)
         hints = events._hints(who, BrowserSessions(context), None, 3600.0)
         signed_in = BrowserSession(f"{token_id}~x", context.clock.now(), context.clock.now() + 3600)
         of_browser = events._hints(who, BrowserSessions(context), signed_in, 3600.0)
