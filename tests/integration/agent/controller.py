@@ -46,6 +46,7 @@ class Controller:
         self.checkpoints: list[dict[str, Any]] = []
         self.readiness: list[dict[str, Any]] = []
         self.heartbeats = 0
+        self.usage: list[dict[str, Any]] = []
         self.acked_checkpoint = 0
         self.wrong: list[str] = []
         self._changed = threading.Condition()
@@ -208,6 +209,8 @@ class Controller:
                 self.checkpoints.append(message)
             case "readiness":
                 self.readiness.append(message)
+            case "usage":
+                self.usage.append(message)
             case "heartbeat":
                 self.heartbeats += 1
             case _:

@@ -28,7 +28,7 @@ CONFIG_KEYS = (
     ConfigKey("oidc.issuer", "URL", "required", "The provider, as it calls itself; without the path `/.well-known/…`."),
     ConfigKey("oidc.client_id", "text", "required", "The name under which the provider knows this controller."),
     ConfigKey("oidc.client_secret_file", "path", "none", "The file of the client's secret, relative to PERDURE_HOME."),
-    ConfigKey("oidc.name", "text", "the issuer's host", "What the button of the sign-in page says: Sign in with …"),
+    ConfigKey("oidc.name", "text", "the issuer's host", "The name of the provider on the button of the sign-in page."),
     ConfigKey("oidc.scopes", "list of text", "[openid, email, profile]", "What the provider is asked for."),
     ConfigKey("oidc.user_claim", "text", "email", "The claim that becomes the user's name here, in lower case."),
     ConfigKey("oidc.groups_claim", "text", "groups", "The claim with the user's groups."),
