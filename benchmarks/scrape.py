@@ -13,7 +13,7 @@ from perdure.controller.reconcile.reports.job_metrics import JobMetrics
 from perdure.controller.reconcile.work_items import JobEvent, OwnedJob
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
-from perdure.controller.store.records.ownership_guard import Claim
+from perdure.controller.store.records.job_claims import Claim
 from perdure.recovery.actions import Step
 from perdure.recovery.events import CheckpointDurable
 from perdure.recovery.frozen import replace

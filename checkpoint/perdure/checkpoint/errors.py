@@ -10,7 +10,7 @@
     ├── TypeError
     │   └── UnsupportedValue          a part of the state cannot be saved (`state.tree`)
     └── ValueError
-        ├── DamagedFile               internal: the bytes are not those that were committed (`load.verified_file`)
+        ├── DamagedFile               internal: the bytes are not those that were committed (`load.block_compare`)
         ├── InvalidStateFile          internal: the file is not a state of this version (`state.container`)
         └── UnknownAlgorithm          internal: a digest of an unknown kind (`format.digest`)
 

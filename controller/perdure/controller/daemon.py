@@ -314,10 +314,10 @@ class Daemon:
         """Serve until asked to stop."""
         self._services.proxies.run_on(asyncio.get_running_loop())
         EventLoopLag(self._metrics.event_loop_lag)
-        user_priority = self.api_context.submission_batcher.user_priority
+        request_priority = self.api_context.submission_batcher.request_priority
         close_feeds = self.api_context.job_updates.close_feeds
         self._server = Server(
-            application(self.api_context), self._tls, user_priority, on_startup=self._start, on_shutdown=close_feeds
+            application(self.api_context), self._tls, request_priority, on_startup=self._start, on_shutdown=close_feeds
         )
         await self._server.serve(sockets=[self.socket])
 
@@ -343,7 +343,7 @@ class Daemon:
         if isinstance(self._blobs, SqlBlobs):
             publish_artifacts(self._blobs, [self._artifacts["agent"]])
         self._pools.refresh_usage()  # before the first launch
-        self.reconciler.start(self.api_context.submission_batcher.user_priority)
+        self.reconciler.start(self.api_context.submission_batcher.request_priority)
         self._cluster_queue.start()
         self._services.start()
         adopted = self._ownership.start()

@@ -43,7 +43,7 @@ from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
-from perdure.controller.store.records.ownership_guard import Claim
+from perdure.controller.store.records.job_claims import Claim
 from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
 from perdure.controller.submit.cluster.clusters import ClusterService
 from perdure.controller.submit.compiler import Compiler

@@ -26,7 +26,7 @@ from perdure.controller.peers import peer_messages as messages
 from perdure.controller.reconcile import inbox, intent_builder, loop, recorder, work_items
 from perdure.controller.runtime.security.incarnations import Incarnations
 from perdure.controller.store.logs import file_logs
-from perdure.controller.store.records import buckets, intents, jobs, ownership_guard, peer_messages
+from perdure.controller.store.records import buckets, intents, job_claims, jobs, peer_messages
 from perdure.recovery import events, observe
 from perdure.recovery.directive import STOP
 from perdure.recovery.job import AttemptView
@@ -180,9 +180,9 @@ def the_sweep_reads_the_database_first(patch: Patch) -> None:
 def the_guard_ignores_the_epoch(patch: Patch) -> None:
     def update_guarded(conn: Any, options: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
         for claim, columns in options:
-            conn.execute(update(ownership_guard.Job).where(ownership_guard.Job.c.id == claim.job_id).values(**columns))
+            conn.execute(update(job_claims.Job).where(job_claims.Job.c.id == claim.job_id).values(**columns))
 
-    patch.setattr(ownership_guard, "update_guarded", update_guarded)
+    patch.setattr(job_claims, "update_guarded", update_guarded)
 
 
 @_mutation
@@ -324,19 +324,19 @@ def the_lease_is_not_renewed(patch: Patch) -> None:
 
 @_mutation_of_several
 def jobs_of_live_controllers_are_claimed(patch: Patch) -> None:
-    real = ownership_guard.claim
-    patch.setattr(ownership_guard, "claim", lambda *args, **how: real(*args, **{**how, "take_all": True}))
+    real = job_claims.claim
+    patch.setattr(job_claims, "claim", lambda *args, **how: real(*args, **{**how, "take_all": True}))
 
 
 @_mutation_of_several
 def jobs_of_dead_controllers_are_not_claimed(patch: Patch) -> None:
-    real = ownership_guard.claim
+    real = job_claims.claim
 
     def claim(conn: Any, owner: str, now: float, **how: Any) -> Any:
-        first = conn.execute(select(ownership_guard.Controller.c.id)).scalars().all()
+        first = conn.execute(select(job_claims.Controller.c.id)).scalars().all()
         return real(conn, owner, now, **how) if first == [owner] else []
 
-    patch.setattr(ownership_guard, "claim", claim)
+    patch.setattr(job_claims, "claim", claim)
 
 
 @_mutation_of_several

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.checkpoint import Checkpointer, CheckpointError, NoUsableCheckpoint
 from perdure.checkpoint.format.block_digests import BLOCK_BYTES
-from perdure.checkpoint.load.verified_file import BlockReader
+from perdure.checkpoint.load.block_compare import BlockReader
 from unit.checkpoint.training_program import Model
 
 LARGE = 3 * BLOCK_BYTES // 8  # float64

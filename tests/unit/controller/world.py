@@ -29,10 +29,10 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.queries import job_listing as queries
-from perdure.controller.store.records import jobs, ownership_guard
+from perdure.controller.store.records import job_claims, jobs
 from perdure.controller.store.records.intents import Intent
+from perdure.controller.store.records.job_claims import Claim
 from perdure.controller.store.records.jobs import NewTask
-from perdure.controller.store.records.ownership_guard import Claim
 from perdure.recovery import events
 from perdure.recovery.directive import Target
 from perdure.recovery.job import JobView, TaskView, Timeouts
@@ -190,7 +190,7 @@ class World:
         """Kill the controller, and have another take over its jobs."""
         self.owner = owner
         with self.database.begin() as conn:
-            claimed = ownership_guard.claim(conn, owner, self.clock.now(), limit=1000, take_all=True)
+            claimed = job_claims.claim(conn, owner, self.clock.now(), limit=1000, take_all=True)
         self.current = self.controller(owner)
         self.inbox.adopt(claimed)
         self.settle()

@@ -11,7 +11,7 @@ from perdure.checkpoint.durability import status
 from perdure.checkpoint.errors import CheckpointError, retry_transient
 from perdure.checkpoint.format import digest, sampling
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.load.verified_file import BlockReader, DamagedFile, read_verified
+from perdure.checkpoint.load.block_compare import BlockReader, DamagedFile, read_verified
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.buffers import copy_bytes
 from perdure.checkpoint.state.container import Header

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format import manifest, part_names
 from perdure.checkpoint.format.manifest import FileRecord
+from perdure.checkpoint.load.block_compare import DamagedFile
 from perdure.checkpoint.load.saved_step import Checkpoint
-from perdure.checkpoint.load.verified_file import DamagedFile
 from perdure.checkpoint.state import streams
 from perdure.checkpoint.state.container import Layout
 from perdure.checkpoint.state.tree import Flat

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from perdure.checkpoint.format import sampling
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.format.regular_file import open_regular
+from perdure.checkpoint.load.block_compare import DamagedFile
 from perdure.checkpoint.load.part_file import PartFile, Place
-from perdure.checkpoint.load.verified_file import DamagedFile
 from perdure.checkpoint.state import container
 from perdure.checkpoint.state.container import Header
 

@@ -20,7 +20,7 @@ from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import retry_transient
 from perdure.checkpoint.format import digest, sampling, step_names
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.load import damage_marks, mount_refresh, verified_file
+from perdure.checkpoint.load import block_compare, damage_marks, mount_refresh
 from perdure.checkpoint.load.saved_step import Checkpoint, newest_first, read_step
 from perdure.checkpoint.state.worker_threads import WorkerThreads
 
@@ -110,14 +110,14 @@ def find_file_damage(
             expected = record.sample
             actual = retry_transient(lambda: sampling.hash_sample(content, record.algorithm, record.size), path)
         elif record.block_bytes:
-            retry_transient(lambda: verified_file.compare(content, record), path)
+            retry_transient(lambda: block_compare.compare(content, record), path)
             return None
         else:
             expected = record.digest
             actual = retry_transient(lambda: digest.hash_file(content, record.algorithm, length=record.size), path)
     except (FileNotFoundError, NotADirectoryError):
         return f"{record.path} is missing"
-    except verified_file.DamagedFile as damage:
+    except block_compare.DamagedFile as damage:
         return str(damage)
     except digest.UnknownAlgorithm:
         return f"{record.path} has a digest of an unknown kind ({record.algorithm})"

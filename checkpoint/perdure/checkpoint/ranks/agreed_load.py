@@ -27,11 +27,11 @@ from perdure.checkpoint.load import (
     saved_step,
     verify,
 )
+from perdure.checkpoint.load.block_compare import DamagedFile
 from perdure.checkpoint.load.function_load import LoadResult, all_refused_message
 from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.load.state_files import StateFiles
 from perdure.checkpoint.load.state_reader import Finish, NewState, StateReader
-from perdure.checkpoint.load.verified_file import DamagedFile
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise
 from perdure.checkpoint.ranks.group import Group
 from perdure.checkpoint.save.retention.keep_rule import is_number

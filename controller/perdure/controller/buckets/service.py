@@ -18,11 +18,11 @@ from perdure.controller.execute.call_types import IntentOutcome, RetryLater
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.records import buckets, ownership_guard
+from perdure.controller.store.records import buckets, job_claims
 from perdure.controller.store.records.buckets import UsedBucket
 from perdure.controller.store.records.intents import Intent
+from perdure.controller.store.records.job_claims import Claim, LeaseLost
 from perdure.controller.store.records.jobs import Task
-from perdure.controller.store.records.ownership_guard import Claim, LeaseLost
 from perdure.recovery import events
 from perdure.recovery.market.unavailable import FaultKind
 
@@ -58,7 +58,7 @@ class StorageService:
     def prepare(self, intent: Intent) -> IntentOutcome | RetryLater:
         """Create the buckets of the intent's task and upload their contents."""
         with self.database.connect() as conn:
-            claim = ownership_guard.find_claim(conn, intent.job_id, self.owner)
+            claim = job_claims.find_claim(conn, intent.job_id, self.owner)
             where = (Task.c.job_id == intent.job_id, Task.c.index == intent.task)
             spec, ended_at = conn.execute(select(Task.c.spec, Task.c.ended_at).where(*where)).one()
         if claim is None:
@@ -101,7 +101,7 @@ class StorageService:
         """
         is_new = bucket.create and not self.stores[bucket.store].exists(bucket.bucket)
         with self.database.begin() as conn:
-            ownership_guard.lock_claim(conn, claim)
+            job_claims.lock_claim(conn, claim)
             used = UsedBucket(bucket.store, bucket.bucket, bucket.persistent, is_new)
             is_first = buckets.record(conn, claim.job_id, used)
             remover = buckets.find_remover(conn, claim.job_id, bucket.store, bucket.bucket)
@@ -127,7 +127,7 @@ class StorageService:
     def _disown(self, claim: Claim, bucket: BucketRequest) -> None:
         """Record that the job did not create the bucket. Raises LeaseLost: the job's next owner may have created it."""
         with self.database.begin() as conn:
-            ownership_guard.lock_claim(conn, claim)
+            job_claims.lock_claim(conn, claim)
             buckets.disown(conn, claim.job_id, bucket.store, bucket.bucket)
 
     def _remove_if_lease_lost(self, claim: Claim, bucket: BucketRequest) -> None:
@@ -136,7 +136,7 @@ class StorageService:
         Raises LeaseLost if the job is another controller's.
         """
         with self.database.connect() as conn:
-            if ownership_guard.find_claim(conn, claim.job_id, claim.owner) == claim:
+            if job_claims.find_claim(conn, claim.job_id, claim.owner) == claim:
                 return
             is_orphaned = buckets.is_orphaned(conn, claim.job_id, bucket.store, bucket.bucket)
         if is_orphaned:

@@ -26,7 +26,7 @@ from perdure.controller.execute.call_types import (
 from perdure.controller.execute.cloud_actions import CloudActions
 from perdure.controller.store.engine.database import is_transient
 from perdure.controller.store.records.intents import Intent
-from perdure.controller.store.records.ownership_guard import LeaseLost
+from perdure.controller.store.records.job_claims import LeaseLost
 from perdure.recovery import events
 from perdure.recovery.reasons import Reason
 

@@ -1,6 +1,6 @@
 """The lease of a daemon. While the daemon renews it, no other daemon may claim its jobs.
 
-It also runs the claims of `store.records.ownership_guard` (which decide whose jobs may be taken over) for `ownership`.
+It also runs the claims of `store.records.job_claims` (which decide whose jobs may be taken over) for `ownership`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from perdure.controller.runtime.security.peer_address import PeerAddress
 from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import DATABASE_NOW, as_of, database_now, head_revision
 from perdure.controller.store.engine.pg_notify import Topic
-from perdure.controller.store.records import agent_connections, ownership_guard
-from perdure.controller.store.records.ownership_guard import Claim
+from perdure.controller.store.records import agent_connections, job_claims
+from perdure.controller.store.records.job_claims import Claim
 from perdure.controller.store.tables import ControllerRow
 
 Controllers = ControllerRow.__table__  # type: ignore[attr-defined]
@@ -114,7 +114,7 @@ class Lease:
         claimed: list[Claim] = []
         while True:
             with self._database.begin() as conn:
-                batch = ownership_guard.claim(
+                batch = job_claims.claim(
                     conn, self.owner, self._clock.now(), limit=_CLAIM_BATCH_SIZE, take_all=self._alone
                 )
             failpoint("lease.claimed")
@@ -125,7 +125,7 @@ class Lease:
     def owned_claims(self) -> list[Claim]:
         """This daemon's claims in the database, on all jobs that are not finalized."""
         with self._database.connect() as conn:
-            return ownership_guard.claims_of(conn, self.owner)
+            return job_claims.claims_of(conn, self.owner)
 
     def live_peers(self) -> int:
         """The number of other daemons whose leases have not expired."""

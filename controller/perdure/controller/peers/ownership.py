@@ -1,7 +1,7 @@
 """Keeps this daemon's jobs: renews the lease, claims the jobs of dead daemons, and drops jobs that were lost.
 
 Claimed jobs are handed to `reconcile.inbox`, which adopts them. `lease` is the lease itself, and
-`store.records.ownership_guard` the claims, with the guard on every write.
+`store.records.job_claims` the claims, with the guard on every write.
 """
 
 from __future__ import annotations

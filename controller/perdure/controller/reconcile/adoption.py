@@ -18,9 +18,9 @@ from perdure.controller.reconcile.work_items import AdoptJobs, JobEvent, Recheck
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.engine.database import UNAVAILABLE
-from perdure.controller.store.records import agent_connections, intents, jobs, ownership_guard
+from perdure.controller.store.records import agent_connections, intents, job_claims, jobs
 from perdure.controller.store.records.intents import Intent
-from perdure.controller.store.records.ownership_guard import Claim, LeaseLost
+from perdure.controller.store.records.job_claims import Claim, LeaseLost
 from perdure.recovery.heartbeat_interval import RECONNECT_S, reconnect_spread_s
 from perdure.recovery.job import JobView
 
@@ -88,7 +88,7 @@ class Adoption:
         """Drop the jobs that another controller has claimed."""
         claims = [owned.claim for owned in self._owned.values()]
         with self._database.connect() as conn:
-            lost = set(claims) - set(ownership_guard.still_owned(conn, claims))
+            lost = set(claims) - set(job_claims.still_owned(conn, claims))
         for claim in lost:
             log.warning("lease.lost", job=claim.job_id)
             self._drop(claim.job_id)
@@ -133,7 +133,7 @@ def load(database: Engine, own_claims: Sequence[Claim]) -> RecordedJobs:
 def _load(database: Engine, own_claims: Sequence[Claim]) -> RecordedJobs:
     ids = [claim.job_id for claim in own_claims]
     with database.connect() as conn:
-        claimed = ownership_guard.still_owned(conn, own_claims)
+        claimed = job_claims.still_owned(conn, own_claims)
         return RecordedJobs(claimed, jobs.load(conn, ids), intents.open_intents(conn, ids))
 
 
@@ -145,6 +145,6 @@ def _just_accepted(own_claims: Sequence[Claim], views: Mapping[int, JobView]) ->
 def reload(database: Engine, claim: Claim) -> tuple[JobView, list[Intent]]:
     """A job and its open intents. Raises LeaseLost, and what the database raises."""
     with database.connect() as conn:
-        if not ownership_guard.still_owned(conn, [claim]):
+        if not job_claims.still_owned(conn, [claim]):
             raise LeaseLost(f"job {claim.job_id} is finalized, or belongs to another controller")
         return jobs.load(conn, [claim.job_id])[claim.job_id], intents.open_intents(conn, [claim.job_id])

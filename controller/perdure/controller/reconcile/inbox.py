@@ -27,7 +27,7 @@ from perdure.controller.reconcile.work_items import (
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
-from perdure.controller.store.records.ownership_guard import Claim
+from perdure.controller.store.records.job_claims import Claim
 from perdure.recovery import events
 from perdure.recovery.directive import Directive
 from perdure.recovery.job import JobView

@@ -31,10 +31,10 @@ from perdure.controller.reconcile.work_items import AdoptJobs, JobEvent, Recheck
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.runtime.user_priority import UserPriorityGate
+from perdure.controller.runtime.request_priority import RequestPriorityGate
 from perdure.controller.store.engine.database import UNAVAILABLE, is_transient
 from perdure.controller.store.records.intents import Intent
-from perdure.controller.store.records.ownership_guard import LeaseLost
+from perdure.controller.store.records.job_claims import LeaseLost
 from perdure.recovery import actions
 from perdure.recovery.directive import Directive
 from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR, JobView, Timeouts, View
@@ -111,14 +111,14 @@ class Reconciler:
         self._paused_until = 0.0
         self._was_due = False
 
-    def start(self, user_priority: UserPriorityGate) -> None:
-        """Start the thread. It yields to the requests of `user_priority`, unless an urgent item is queued or the
+    def start(self, request_priority: RequestPriorityGate) -> None:
+        """Start the thread. It yields to the requests of `request_priority`, unless an urgent item is queued or the
         backlog is large."""
 
         def run_once() -> bool:
             goes_on = self.run_once(block=True)
             if not self._queue.has_urgent and self._queue.backlog() < _BACKLOG_HIGH_WATER:
-                user_priority.yield_to_requests()
+                request_priority.yield_to_requests()
             return goes_on
 
         self._queue.start("reconcile", run_once)

@@ -23,7 +23,7 @@ from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.pg_notify import Topic
-from perdure.controller.store.records import intents, jobs, ownership_guard, peer_messages
+from perdure.controller.store.records import intents, job_claims, jobs, peer_messages
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import actions
 from perdure.recovery.actions import Step, TimelineEntry
@@ -129,9 +129,7 @@ class Recorder:
             writes = WriteBatch(conn)
             if not peer_messages.consume(conn, [d.event.message_id for d in changed if d.event.message_id is not None]):
                 raise AlreadyRecorded
-            ownership_guard.update_guarded(
-                conn, [(decision.owned.claim, decision.guard_columns) for decision in changed]
-            )
+            job_claims.update_guarded(conn, [(decision.owned.claim, decision.guard_columns) for decision in changed])
             for decision in changed:
                 self._write(writes, decision, now)
             decided = [(decision.step.job, decision.step.actions) for decision in changed]

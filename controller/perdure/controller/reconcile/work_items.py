@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from perdure.controller.execute.call_types import DescribeResult, IntentOutcome, IntentResult, RetryLater
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.intents import Intent
-from perdure.controller.store.records.ownership_guard import Claim
+from perdure.controller.store.records.job_claims import Claim
 from perdure.recovery import events
 from perdure.recovery.actions import TimelineEntry
 from perdure.recovery.directive import STOP, Directive, directive_for

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.runtime.batcher import Batcher
-from perdure.controller.runtime.user_priority import UserPriorityGate
+from perdure.controller.runtime.request_priority import RequestPriorityGate
 from perdure.controller.submit.errors import Overloaded
 from perdure.controller.submit.service import Accepted, Submission, SubmissionService
 
@@ -53,7 +53,7 @@ class SubmissionBatcher:
         """`backlog`: how many events wait for the reconciler."""
         self._backlog = backlog
         #: Held while a user waits for a submission: the reconciler yields to it.
-        self.user_priority = UserPriorityGate()
+        self.request_priority = RequestPriorityGate()
         self._batcher: Batcher[Submission, Accepted] = Batcher("submissions", accept_all)
 
     async def submit(self, submission: Submission) -> Accepted:
@@ -61,5 +61,5 @@ class SubmissionBatcher:
         if self._backlog() > _BACKLOG_LIMIT:
             message = "the controller is overloaded and accepts no new jobs for now; existing jobs are not affected"
             raise Overloaded(message, fix="launch it again in a while", status=503)
-        with self.user_priority:
+        with self.request_priority:
             return await self._batcher.submit(submission)

@@ -25,8 +25,8 @@ from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.queries.usage import count_unfinished
 from perdure.controller.store.records import clusters, jobs
 from perdure.controller.store.records.clusters import UP
+from perdure.controller.store.records.job_claims import Claim, find_claim
 from perdure.controller.store.records.jobs import Batch
-from perdure.controller.store.records.ownership_guard import Claim, find_claim
 from perdure.controller.submit.cluster.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
 from perdure.controller.submit.errors import RequestRejected, Superseded

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure.checkpoint.format import block_digests, sampling
-from perdure.checkpoint.load.verified_file import read_verified
+from perdure.checkpoint.load.block_compare import read_verified
 from perdure.checkpoint.state import direct_io, streams
 from perdure.checkpoint.state.buffers import large_buffer
 

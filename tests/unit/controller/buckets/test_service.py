@@ -23,10 +23,10 @@ from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.engine.batch_writer import WriteBatch
-from perdure.controller.store.records import buckets, jobs, ownership_guard
+from perdure.controller.store.records import buckets, job_claims, jobs
 from perdure.controller.store.records.intents import Intent, IntentKind, complete
+from perdure.controller.store.records.job_claims import LeaseLost
 from perdure.controller.store.records.jobs import Task
-from perdure.controller.store.records.ownership_guard import LeaseLost
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.reasons import Reason
 from support.helpers.timing import scaled
@@ -89,7 +89,7 @@ class Scene:
 
     def hand_over_to(self, owner: str) -> StorageService:
         with self.world.database.begin() as conn:
-            ownership_guard.claim(conn, owner, self.world.clock.now(), limit=10, take_all=True)
+            job_claims.claim(conn, owner, self.world.clock.now(), limit=10, take_all=True)
         return self.controller(owner)
 
     def end(self, conn: Connection | None = None) -> None:

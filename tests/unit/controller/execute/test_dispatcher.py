@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure.controller.clouds.base.protocol import VISIBLE_WITHIN_S
 from perdure.controller.clouds.fake import Faults
-from perdure.controller.store.records import ownership_guard
+from perdure.controller.store.records import job_claims
 from perdure.recovery import events
 from support.helpers.held_calls import HeldCalls
 from unit.controller.world import World
@@ -56,7 +56,7 @@ def test_takeover__terminates_the_machine_of_a_launch_without_a_result(world: Wo
     job = world.submit()
     world.current.run(held_calls.calls.pop(0)[1])  # the machine exists, and the result is lost
     with world.database.begin() as conn:
-        claimed = ownership_guard.claim(conn, "two", world.clock.now(), limit=10, take_all=True)
+        claimed = job_claims.claim(conn, "two", world.clock.now(), limit=10, take_all=True)
     world.current = world.controller("two")
     world.dispatcher.calls = held_calls
     world.inbox.adopt(claimed)

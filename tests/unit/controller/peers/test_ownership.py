@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from perdure.controller.store.records import agent_connections, ownership_guard
+from perdure.controller.store.records import agent_connections, job_claims
 from perdure.recovery.heartbeat_interval import RECONNECT_S
 from support.helpers.leases import insert_lease
 from unit.controller.world import World
@@ -13,7 +13,7 @@ from unit.controller.world import World
 def test_recheck__drops_jobs_that_another_daemon_claimed(world: World) -> None:
     lost, kept = world.submit(), world.submit()
     with world.database.begin() as conn:
-        ownership_guard.claim(conn, "other", world.clock.now(), limit=1, take_all=True)
+        job_claims.claim(conn, "other", world.clock.now(), limit=1, take_all=True)
     done: Future[None] = world.inbox.recheck()
     world.settle()
     assert done.done()

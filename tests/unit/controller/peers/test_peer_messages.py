@@ -17,7 +17,7 @@ from perdure.controller.peers.peer_messages import InboxReader, Outbox, decode, 
 from perdure.controller.reconcile.failed_events import EventSetAside
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
 from perdure.controller.store.queries import job_listing as queries
-from perdure.controller.store.records import ownership_guard, peer_messages
+from perdure.controller.store.records import job_claims, peer_messages
 from perdure.controller.store.records.peer_messages import PeerMessage, PeerMessages
 from perdure.recovery import events
 from perdure.recovery.actions import TimelineEntry
@@ -151,7 +151,7 @@ def test_message__waits_until_its_job_is_adopted(world: World, other: OtherDaemo
     assert other.owner_reads() == 1
     assert count_messages(world) == 1
     with world.database.connect() as conn:
-        world.inbox.adopt(ownership_guard.claims_of(conn, "one"))
+        world.inbox.adopt(job_claims.claims_of(conn, "one"))
     assert other.owner_reads() == 1
     assert world.job(job)["status"] == "CANCELLED"
 
@@ -196,7 +196,7 @@ def test_messages__for_finalized_jobs_are_deleted(world: World, other: OtherDaem
 def test_event__for_a_job_claimed_by_another_daemon_is_forwarded(world: World, other: OtherDaemon) -> None:
     job = world.submit()
     with world.database.begin() as conn:
-        assert ownership_guard.claim(conn, "other", world.clock.now(), limit=10, take_all=True)
+        assert job_claims.claim(conn, "other", world.clock.now(), limit=10, take_all=True)
     world.forward = other.outbox.forward
     done = world.inbox.submit(JobEvent(job, events.CancelRequested(0)))
     world.settle()

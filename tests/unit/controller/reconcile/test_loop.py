@@ -13,7 +13,7 @@ from perdure.controller.clouds.registry import BrokenCloud
 from perdure.controller.execute.call_types import CloudCall
 from perdure.controller.reconcile.recorder import MAX_SHOWN_CHECKPOINTS
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent
-from perdure.controller.store.records import ownership_guard
+from perdure.controller.store.records import job_claims
 from perdure.controller.store.records.intents import Intents
 from perdure.controller.store.records.jobs import Job
 from perdure.recovery import events
@@ -236,7 +236,7 @@ def test_retry__stops_when_the_job_is_lost(world: World) -> None:
     world.cloud.faults.broken_launches = [0] * 3
     world.submit()
     with world.database.begin() as conn:
-        ownership_guard.claim(conn, "another", world.clock.now(), limit=10, take_all=True)
+        job_claims.claim(conn, "another", world.clock.now(), limit=10, take_all=True)
     calls = world.cloud.calls["launch"]
     world.deliver(1, events.CancelRequested(0.0))  # its guard fails: another controller owns the job
     world.pass_time(20)

@@ -13,8 +13,8 @@ from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.engine.database import database_now
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records.clusters import SHOWN_NAME
+from perdure.controller.store.records.job_claims import Controller
 from perdure.controller.store.records.jobs import Attempt, Job, Node
-from perdure.controller.store.records.ownership_guard import Controller
 from perdure.recovery.statuses import AttemptState
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"], responses=error_responses(400, 401, 503))

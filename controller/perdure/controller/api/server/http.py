@@ -20,8 +20,8 @@ from perdure.controller.api.server.protocols import (
     ConnectionAdmission,
     HeaderTimeoutProtocol,
 )
+from perdure.controller.runtime.request_priority import RequestPriorityGate
 from perdure.controller.runtime.security.tls import Tls
-from perdure.controller.runtime.user_priority import UserPriorityGate
 
 
 class EventLoop(uvloop.Loop):
@@ -40,7 +40,7 @@ class Server(uvicorn.Server):
     """The HTTP server of a daemon.
 
     `on_startup` is called before the first request is accepted. It returns a future; nodes are admitted once that is
-    done, because the daemon has adopted its jobs by then. `user_priority` is held meanwhile: requests wait in the
+    done, because the daemon has adopted its jobs by then. `request_priority` is held meanwhile: requests wait in the
     socket's queue. `on_shutdown` is called when no more requests are accepted.
     """
 
@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
         self,
         app: ASGIApp,
         tls: Tls | None,
-        user_priority: UserPriorityGate,
+        request_priority: RequestPriorityGate,
         *,
         on_startup: Callable[[], Future[None]],
         on_shutdown: Callable[[], None] = lambda: None,
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
             ssl_keyfile=tls.key if tls else None,
         )
         super().__init__(config)
-        self._user_priority = user_priority
+        self._user_priority = request_priority
         self._on_startup, self._on_shutdown = on_startup, on_shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -15,8 +15,8 @@ from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import DATABASE_NOW, as_of, insert_for
 from perdure.controller.store.engine.pg_notify import Topic
+from perdure.controller.store.records.job_claims import Controller
 from perdure.controller.store.records.jobs import Attempt, Job, Node
-from perdure.controller.store.records.ownership_guard import Controller
 from perdure.controller.store.tables import AgentConnectionRow
 from perdure.recovery.statuses import AttemptState
 

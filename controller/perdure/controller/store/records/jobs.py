@@ -1,4 +1,4 @@
-"""Inserts and loads jobs, and writes what changed. Who may write a job is decided in `ownership_guard`."""
+"""Inserts and loads jobs, and writes what changed. Who may write a job is decided in `job_claims`."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def add_tasks(writes: WriteBatch, tasks: Sequence[NewTask], task_ids: Mapping[in
 def finalize(writes: WriteBatch, job_id: int) -> None:
     """Mark a job that needs no more work, and delete its secrets: no node asks for them again.
 
-    The same transaction must call `ownership_guard.update_guarded` for the job.
+    The same transaction must call `job_claims.update_guarded` for the job.
     """
     writes.add(_FINALIZE, {"key_id": job_id})
     writes.add(_CLEAR_SECRETS, {"key_job_id": job_id})
@@ -238,7 +238,7 @@ def load_attempts(conn: Connection, job_ids: Iterable[int]) -> dict[tuple[int, i
 
 
 def save(writes: WriteBatch, before: JobView, after: JobView, now: float) -> None:
-    """Write what differs between the two. `ownership_guard.update_guarded` writes the job's own row."""
+    """Write what differs between the two. `job_claims.update_guarded` writes the job's own row."""
     old_tasks = {t.index: t for t in before.tasks}
     for task in after.tasks:
         old = old_tasks[task.index]

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, bindparam, delete, exists, func, insert,
 
 from perdure.controller.store import codec
 from perdure.controller.store.engine.database import database_now
+from perdure.controller.store.records.job_claims import Controller
 from perdure.controller.store.records.jobs import Attempt, Job, Task
-from perdure.controller.store.records.ownership_guard import Controller
 from perdure.controller.store.services.tables import ReplicaRow, ServiceRow, ServiceVersionRow
 from perdure.controller.store.tables import UnavailableOfferRow
 from perdure.recovery.market.unavailable import UnavailableOffer

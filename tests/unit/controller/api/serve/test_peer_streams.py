@@ -24,9 +24,9 @@ from perdure.controller.api.server.sockets import StreamSocket
 from perdure.controller.nodes.frames import InvalidFrame
 from perdure.controller.runtime.clock import ManualClock, SystemClock
 from perdure.controller.runtime.config.listen import Certificate, ListenConfig
+from perdure.controller.runtime.request_priority import RequestPriorityGate
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.tls import Tls, load_tls
-from perdure.controller.runtime.user_priority import UserPriorityGate
 from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.submit.errors import RequestRejected
 from support.helpers.timing import scaled
@@ -101,7 +101,7 @@ async def _play(scene: Callable[[Two], Awaitable[None]], tls: Tls | None) -> Non
 
     done: Future[None] = Future()
     done.set_result(None)
-    server = Server(app, tls, UserPriorityGate(), on_startup=lambda: done)
+    server = Server(app, tls, RequestPriorityGate(), on_startup=lambda: done)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         two.url = f"{'https' if tls else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
         serving = asyncio.create_task(server.serve(sockets=[listening]))

@@ -21,7 +21,7 @@ from websockets.frames import Frame, Opcode
 
 from perdure.controller.api.server import node_websocket
 from perdure.controller.api.server.http import Server
-from perdure.controller.runtime.user_priority import UserPriorityGate
+from perdure.controller.runtime.request_priority import RequestPriorityGate
 from support.helpers.timing import scaled
 
 UPGRADE = (
@@ -73,7 +73,7 @@ async def _serve(test: Callable[[Echo], Awaitable[None]]) -> None:
     echo = Echo()
     done: Future[None] = Future()
     done.set_result(None)
-    server = Server(echo, None, UserPriorityGate(), on_startup=lambda: done)
+    server = Server(echo, None, RequestPriorityGate(), on_startup=lambda: done)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         echo.address = f"127.0.0.1:{listening.getsockname()[1]}"
         serving = asyncio.create_task(server.serve(sockets=[listening]))

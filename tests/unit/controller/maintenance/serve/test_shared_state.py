@@ -14,7 +14,7 @@ from perdure.controller.nodes.frames import ReadinessFrame
 from perdure.controller.nodes.readiness import NodeReadiness
 from perdure.controller.runtime.clock import REAL_TIME, ManualClock
 from perdure.controller.store.records import agent_connections
-from perdure.controller.store.records.ownership_guard import Controller
+from perdure.controller.store.records.job_claims import Controller
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import DOWN, UP, ServiceLost, Services
 from perdure.recovery.market.services.replicas import Probe

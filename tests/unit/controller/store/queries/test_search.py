@@ -18,7 +18,7 @@ from perdure.controller.store.queries import globs, search
 from perdure.controller.store.queries import job_listing as queries
 from perdure.controller.store.queries.counts import TaskCounter
 from perdure.controller.store.queries.search import Filter
-from perdure.controller.store.records import cluster_slots, clusters, jobs, ownership_guard, peer_messages
+from perdure.controller.store.records import cluster_slots, clusters, job_claims, jobs, peer_messages
 from perdure.controller.store.records.jobs import Job
 from support.helpers.past_jobs import FULL_SCAN, NOW, PastJobs, query_plans
 from support.helpers.postgres_server import Postgres
@@ -108,7 +108,7 @@ def test_find_ids__reads_names_when_the_newest_jobs_do_not_match(
 def test_periodic_queries__do_not_scan_past_jobs(past_jobs: PastJobs) -> None:
     def periodic_queries() -> None:
         with past_jobs.engine.begin() as conn:
-            ownership_guard.claim(conn, "two", NOW, limit=10)
+            job_claims.claim(conn, "two", NOW, limit=10)
             jobs.live_attempts(conn)
             peer_messages.delete_for_finalized_jobs(conn)
             conn.rollback()

@@ -16,7 +16,7 @@ from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.store.access import audit, budgets, users
 from perdure.controller.store.access.roles import AccessRight, Role
 from perdure.controller.store.queries.job_listing import iso
-from perdure.controller.store.records import ownership_guard
+from perdure.controller.store.records import job_claims
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.connection import users as types
 
@@ -231,7 +231,7 @@ def _token(row: Row[Any] | None) -> dict[str, Any]:
 def _require_no_older_controller(context: ApiContext) -> None:
     """Raises RequestRejected while a controller runs that knows no users: it would let no named user in."""
     with context.database.connect() as conn:
-        older = ownership_guard.older_controllers(conn, users.SCHEMA_REVISION, context.clock.now())
+        older = job_claims.older_controllers(conn, users.SCHEMA_REVISION, context.clock.now())
     if older:
         raise RequestRejected(
             f"a controller of an earlier version runs at {older[0]}, and knows no named users",

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from perdure.checkpoint.format import digest
 from perdure.checkpoint.format.block_digests import BLOCK_BYTES
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.load import verified_file
-from perdure.checkpoint.load.verified_file import BlockReader, DamagedFile, read_verified
+from perdure.checkpoint.load import block_compare
+from perdure.checkpoint.load.block_compare import BlockReader, DamagedFile, read_verified
 from perdure.checkpoint.state import direct_io, streams
 
 
@@ -110,7 +110,7 @@ def test_scan__gives_every_block_once_and_none_that_is_damaged(tmp_path: Path) -
         reader.scan(range(4), lambda begin, _: given_out.append(begin))
     assert BLOCK_BYTES not in given_out
     with pytest.raises(DamagedFile, match="differs"):
-        verified_file.compare(str(path), record)
+        block_compare.compare(str(path), record)
 
 
 def truncate(path: Path, record: FileRecord) -> FileRecord:

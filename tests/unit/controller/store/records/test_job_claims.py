@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.controller.peers.lease import Controllers
-from perdure.controller.store.records import ownership_guard
+from perdure.controller.store.records import job_claims
 from support.helpers.leases import insert_lease
 from unit.controller.world import World
 
@@ -13,7 +13,7 @@ def test_claim__takes_only_jobs_whose_lease_expired(world: World) -> None:
     insert_lease(world.database, world.clock, "one", 3600)
     insert_lease(world.database, world.clock, "other", 3600)
     with world.database.begin() as conn:
-        assert ownership_guard.claim(conn, "other", world.clock.now(), limit=10) == []
+        assert job_claims.claim(conn, "other", world.clock.now(), limit=10) == []
         conn.execute(Controllers.update().where(Controllers.c.id == "one").values(lease_until=0.0))
-        assert [c.job_id for c in ownership_guard.claim(conn, "other", world.clock.now(), limit=10)] == [job]
-        assert ownership_guard.claim(conn, "other", world.clock.now(), limit=10) == []
+        assert [c.job_id for c in job_claims.claim(conn, "other", world.clock.now(), limit=10)] == [job]
+        assert job_claims.claim(conn, "other", world.clock.now(), limit=10) == []

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from perdure.controller.runtime.user_priority import UserPriorityGate
+from perdure.controller.runtime.request_priority import RequestPriorityGate
 from support.helpers.timing import scaled
 
 
@@ -18,7 +18,7 @@ def _work(seconds: float) -> None:
 
 
 def test_yield_to_requests__returns_at_once_without_requests() -> None:
-    gate = UserPriorityGate()
+    gate = RequestPriorityGate()
     with gate:
         pass
     _work(0.05)
@@ -28,7 +28,7 @@ def test_yield_to_requests__returns_at_once_without_requests() -> None:
 
 
 def test_yield_to_requests__waits_for_the_last_request() -> None:
-    gate, entered, order = UserPriorityGate(), threading.Event(), []
+    gate, entered, order = RequestPriorityGate(), threading.Event(), []
 
     def handle_request() -> None:
         with gate:
@@ -51,7 +51,7 @@ def test_yield_to_requests__waits_for_the_last_request() -> None:
 def test_yield_to_requests__stops_after_nine_times_the_work_or_half_a_second(
     worked_s: float, expected_s: float
 ) -> None:
-    gate = UserPriorityGate()
+    gate = RequestPriorityGate()
     gate.yield_to_requests()
     with gate:
         _work(worked_s)

@@ -1,4 +1,4 @@
-"""The guard of ownership: which controller may write a job (its claim). It rejects one that has lost the job.
+"""The claims of jobs: which controller owns a job and may write it. A claim rejects a controller that has lost it.
 
 The jobs themselves are in `jobs`, and the leases are renewed by `peers.lease`. `peers.ownership` decides when to claim.
 """

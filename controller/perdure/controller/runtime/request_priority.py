@@ -16,7 +16,7 @@ _MAX_YIELD_RATIO = 9.0
 _MAX_YIELD_S = 0.5
 
 
-class UserPriorityGate:
+class RequestPriorityGate:
     """Request handlers, on any thread, run in `with gate:`. One background thread calls `yield_to_requests` between two
     pieces of its work."""
 
