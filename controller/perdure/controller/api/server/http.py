@@ -69,11 +69,11 @@ class Server(uvicorn.Server):
             ssl_keyfile=tls.key if tls else None,
         )
         super().__init__(config)
-        self._user_priority = request_priority
+        self._request_priority = request_priority
         self._on_startup, self._on_shutdown = on_startup, on_shutdown
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        with self._user_priority:
+        with self._request_priority:
             adopted = await asyncio.to_thread(self._on_startup)
             adopted.add_done_callback(lambda _: self._admission.open())
             await super().startup(sockets)
