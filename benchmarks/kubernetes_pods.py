@@ -53,7 +53,8 @@ def main() -> int:
     return 0
 
 
-def measure() -> dict[str, float]:
+def measure(changes_s: float = CHANGES_S) -> dict[str, float]:
+    """`changes_s`: how long pods change, in seconds."""
     with FakeKube() as kube:
         kube._closed.set()  # nothing is scheduled or started
         with kube.store.lock:
@@ -69,15 +70,15 @@ def measure() -> dict[str, float]:
             assert process.stdin is not None
             assert process.stdout is not None
             listed = json.loads(process.stdout.readline())
-            _change(kube)
+            _change(kube, changes_s)
             process.stdin.write("\n")
             process.stdin.flush()
             return listed | json.loads(process.stdout.readline())
 
 
-def _change(kube: FakeKube) -> None:
+def _change(kube: FakeKube, seconds: float) -> None:
     began = time.monotonic()
-    for number in range(int(CHANGES_PER_S * CHANGES_S)):
+    for number in range(int(CHANGES_PER_S * seconds)):
         with kube.store.lock:
             pod = copy.copy(kube.store.get("pods", "training", f"pod-{number % PODS}"))
             pod["metadata"] = {**pod["metadata"], "annotations": {**ANNOTATIONS, "change": str(number)}}
@@ -97,16 +98,23 @@ def watch(kubeconfig: str) -> int:
 
     before_mib, before_s = _rss_mib(), time.process_time()
     pods = ObjectWatch(lambda: client, PATH, count, reduce=reduce_pod)
-    threading.Thread(target=pods.run_once, daemon=True).start()
+    threading.Thread(target=_follow, args=(pods,), daemon=True).start()
     pods.is_synced.wait()
     listed = {"list_cpu_s": time.process_time() - before_s, "memory_mib": _rss_mib() - before_mib}
     changes, began, before_s = 0, time.monotonic(), time.process_time()
     print(json.dumps(listed), flush=True)
     sys.stdin.readline()
     share = (time.process_time() - before_s) / (time.monotonic() - began)
+    seconds = time.monotonic() - began
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"cpu_share": share, "changes": changes, "peak_mib": peak_mib}), flush=True)
+    after = {"cpu_share": share, "changes": changes, "changes_s": seconds, "peak_mib": peak_mib}
+    print(json.dumps(after | {"changed_memory_mib": _rss_mib() - before_mib}), flush=True)
     return 0
+
+
+def _follow(pods: ObjectWatch) -> None:
+    while True:
+        pods.run_once()
 
 
 def _rss_mib() -> float:

@@ -27,6 +27,16 @@ def test_ten_thousand_pods__take_little_memory_and_cpu() -> None:
     assert measured["changes"] > 0
 
 
+@pytest.mark.long
+def test_changes_for_a_minute__let_the_memory_stay_as_it_is() -> None:
+    measured = kubernetes_pods.measure(changes_s=60.0)
+    assert measured["changes_s"] >= 60.0
+    assert measured["changes"] > 0.9 * 60 * kubernetes_pods.CHANGES_PER_S, measured
+    assert measured["memory_mib"] < MAX_POD_MEMORY_MIB, measured
+    assert measured["changed_memory_mib"] < MAX_POD_MEMORY_MIB, measured
+    assert measured["cpu_share"] < 0.3, measured
+
+
 def test_idle_daemon_with_three_contexts__is_small(tmp_path: Path) -> None:
     home, port, kubeconfig = tmp_path / "home", unused_port(), tmp_path / "kubeconfig"
     home.mkdir()
