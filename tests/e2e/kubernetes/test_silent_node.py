@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,8 @@ while not os.path.exists("FOLDER.finish"):
     step += 1
     save(step)
     print("saved", step, flush=True)
-    time.sleep(1.0)
+    os.mkdir(f"FOLDER.idle/{os.environ['PERDURE_GENERATION']}-{step}")
+    time.sleep(1.5)
 """
 
 
@@ -46,10 +48,13 @@ def commits(folder: Path, generation: int) -> list[int]:
     return sorted(one.step for one in found if one.written_by["generation"] == generation)
 
 
+@pytest.mark.timeout(400)
 def test_silent_node__loses_its_job_after_the_patience_and_never_writes_again(tmp_path: Path) -> None:
     home, port, folder = tmp_path / "home", unused_port(), tmp_path / "steps"
     home.mkdir()
+    idle = tmp_path / "steps.idle"
     folder.mkdir()
+    idle.mkdir()
     with FakeKube(tmp_path / "kube") as kube:
         for zone in ("zone-1", "zone-2"):
             kube.add_node(f"spot-{zone}", zone=zone, labels={"karpenter.sh/capacity-type": "spot"})
@@ -70,8 +75,8 @@ def test_silent_node__loses_its_job_after_the_patience_and_never_writes_again(tm
             controller.perdure("jobs", "launch", tmp_path / "task.yaml", "-y", "-d")
             controller.until(lambda: "saved 3" in controller.log(1), "the first attempt")
             (first,) = kube.pods()
-            known = len(commits(folder, 1))
-            wait_until(lambda: len(commits(folder, 1)) > known, "a save that has just ended", 60)
+            known = len(os.listdir(idle))  # a process that is stopped within a save keeps the folder's lock
+            wait_until(lambda: len(os.listdir(idle)) > known, "a save that has just ended", 60)
             kube.silence_node(first["spec"]["nodeName"])
             frozen = commits(folder, 1)
             controller.until(lambda: len(commits(folder, 2)) > 3, "the next attempt, after the patience")

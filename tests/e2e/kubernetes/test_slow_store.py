@@ -155,5 +155,7 @@ def test_fifteen_seconds__make_a_checkpoint_durable_or_leave_the_last_one(
                 assert len(stored) == PARTS
             else:
                 assert 0 < len(stored) < PARTS, "a torn step was there to be loaded"
+                told = [event["message"] for event in controller.job(1)["timeline"]]
+                assert any(f"files did not reach bucket {BUCKET}: run/model_2." in text for text in told), told
             assert controller.job(1)["recovery_count"] == 1
     line.close()
