@@ -212,7 +212,7 @@ def test_migrate__refused_arguments_stop_no_controller(new_home: Controller) -> 
 def test_home__that_is_a_file_is_reported(new_home: Controller, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused = replace(new_home, home=tmp_path / "file").perdure("jobs", "queue", check=False)
-    assert f"{tmp_path / 'file'}: cannot be used: File exists" in refused.stderr
+    assert f"{tmp_path / 'file'}: is not a folder" in refused.stderr
 
 
 @pytest.mark.slow
