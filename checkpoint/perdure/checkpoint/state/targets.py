@@ -45,8 +45,10 @@ def plan_targets(into: Any, state: Any, objects: Iterable[StatefulObject]) -> Pl
         _pair_object(one, pairs, plan.new)
     _pair(into, state, pairs, plan.new)
     shared = _sharing(pairs)
+    # `restore` compares what such arrays receive, before it fills any.
+    plan.new |= {saved.number for own, saved in pairs if id(own) in shared}
     for own, saved in pairs:
-        target = None if id(own) in shared or saved.number in plan.new else _as_target(own, saved)
+        target = None if saved.number in plan.new else _as_target(own, saved)
         if target is not None:
             plan.in_place.setdefault(saved.number, target)
     plan.new |= {saved.number for _, saved in pairs} - plan.in_place.keys()
