@@ -18,7 +18,7 @@ from integration.kubernetes.test_notices import (
     test_second_deletion__is_a_notice_with_the_shorter_deadline,
     test_shutdown_of_the_node__is_a_notice,
     test_silent_node__keeps_its_pod_until_the_limit,
-    test_taint__is_a_notice_with_the_vendors_deadline,
+    test_taints__are_notices_with_the_vendors_deadline_or_risks,
 )
 from perdure.controller.clouds.base.notice_queue import Signal
 from perdure.controller.clouds.base.protocol import InstanceState, LaunchRequest
@@ -41,7 +41,7 @@ __all__ = [
     "test_second_deletion__is_a_notice_with_the_shorter_deadline",
     "test_shutdown_of_the_node__is_a_notice",
     "test_silent_node__keeps_its_pod_until_the_limit",
-    "test_taint__is_a_notice_with_the_vendors_deadline",
+    "test_taints__are_notices_with_the_vendors_deadline_or_risks",
 ]
 
 
