@@ -116,7 +116,7 @@ def s3(tmp_path: Path) -> Iterator[S3Server]:
     server.stop()
 
 
-@pytest.mark.parametrize(("mib", "continues_after"), [(6, 2), (60, 1)], ids=["fits", "does-not-fit"])
+@pytest.mark.parametrize(("mib", "continues_after"), [(1, 2), (60, 1)], ids=["fits", "does-not-fit"])
 def test_fifteen_seconds__make_a_checkpoint_durable_or_leave_the_last_one(
     s3: S3Server, tmp_path: Path, mib: int, continues_after: int
 ) -> None:
