@@ -27,7 +27,7 @@ help: ## this list
 demo: $(INSTALLED_DEMO) fuse ## a training job, preempted twice, finishes with nothing lost (about a minute, after a minute of installing)
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) fuse net ssh haproxy postgres azurite prometheus chromium ## the tests that every change must pass (under 8 minutes on 2 cores)
+test: $(INSTALLED) fuse net ssh haproxy postgres azurite prometheus chromium ## the tests that every change must pass (about 9 minutes on 2 cores)
 	$(PYTEST) -p no:schemathesis -m "not slow and not long and not api and not kubernetes"
 
 test-api: $(INSTALLED) fuse ssh haproxy ## the HTTP API under invalid and hostile input, secrets, a minute of fuzzing

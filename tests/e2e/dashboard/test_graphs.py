@@ -68,8 +68,8 @@ def test_graphs__show_machine_and_program_over_a_preemption(dashboard: Dashboard
     expect(second.get_by_role("cell").first).to_have_text("2")
     expect(second).to_contain_text("50%")
     page.evaluate(axe)
-    found = page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)["violations"]
-    assert not found, [one["id"] for one in found]
+    violations = page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)["violations"]
+    assert not violations, [one["id"] for one in violations]
     assert not dashboard.problems
     # What the page shows survives a restart of the controller: all of it is in the database by then.
     before = controller.client.call(MetricsOverTime, "GET", "/jobs/1/metrics")["series"]

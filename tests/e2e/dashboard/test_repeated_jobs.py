@@ -20,8 +20,8 @@ YAML = "name: nightly\nresources: {cpus: 1+}\nrun: sleep 1000\n"
 
 def assert_accessible(page: object, axe: str) -> None:
     page.evaluate(axe)  # type: ignore[attr-defined]
-    found = page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)["violations"]  # type: ignore[attr-defined]
-    assert not found, [one["id"] for one in found]
+    violations = page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)["violations"]  # type: ignore[attr-defined]
+    assert not violations, [one["id"] for one in violations]
 
 
 def test_sweep__is_shown_retried_and_cancelled(dashboard: Dashboard, axe: str) -> None:

@@ -44,8 +44,8 @@ while not os.path.exists("FOLDER.finish"):
 
 def commits(folder: Path, generation: int) -> list[int]:
     """The steps that this attempt has committed, as the library's own records say."""
-    found = [one for checkpoint in newest_first(str(folder), None) for one in checkpoint.manifests]
-    return sorted(one.step for one in found if one.written_by["generation"] == generation)
+    manifests = [one for checkpoint in newest_first(str(folder), None) for one in checkpoint.manifests]
+    return sorted(one.step for one in manifests if one.written_by["generation"] == generation)
 
 
 @pytest.mark.timeout(400)

@@ -56,8 +56,8 @@ def serial(endpoint: str, authority: Authority) -> str:
     """That of the certificate that is served; "" while none of the authority is."""
     with contextlib.suppress(ssl.SSLError), contextlib.closing(connection(endpoint, authority)) as link:
         link.connect()
-        found = link.sock.getpeercert()
-        return str(found["serialNumber"]) if found else ""
+        certificate = link.sock.getpeercert()
+        return str(certificate["serialNumber"]) if certificate else ""
     return ""
 
 
@@ -73,11 +73,12 @@ def test_endpoint__has_a_certificate_that_is_renewed(sky: ServiceHost, authority
         link.request("POST", "/v1/chat/completions", body, headers)
         answer = link.getresponse()
         assert answer.status == 200
-        events = 0
-        while serial(caller.endpoint, authority) in (first, "") and (line := answer.readline()):
+        events, served = 0, first
+        while served in (first, "") and (line := answer.readline()):
             events += line.startswith(b"data: {")
+            served = serial(caller.endpoint, authority)
         assert events > 0
-        assert serial(caller.endpoint, authority) not in (first, "")
+        assert served not in (first, ""), "it was renewed while the stream went on"
         assert answer.readline(), "the stream goes on"
     assert sky.proxy_pid(NAME) == pid
     timeline = sky.controller.perdure("serve", "logs", NAME, "--controller").stdout

@@ -61,7 +61,7 @@ class RateLimit:
         return min(self._burst, left + (self._now() - at) * self._per_second)
 
     def _forget_full(self) -> None:
-        """Forget those who have waited long enough, or else everybody: memory is bounded, whoever calls."""
+        """Bound the memory: remove the buckets that are full again or, if there are none, all of them."""
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if self._left(key) < self._burst}
         if len(self._buckets) >= _MAX_KEYS:
             self._buckets.clear()

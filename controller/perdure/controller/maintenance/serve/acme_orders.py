@@ -87,12 +87,12 @@ def _order(config: AcmeConfig, keyring: Keyring, host: str, domain: str) -> Issu
     for authorization in placed.authorizations:
         if authorization.body.status == messages.STATUS_VALID:
             continue  # by an earlier order, not long ago
-        found = [one for one in authorization.body.challenges if isinstance(one.chall, challenges.HTTP01)]
-        if not found:
+        offers = [one for one in authorization.body.challenges if isinstance(one.chall, challenges.HTTP01)]
+        if not offers:
             raise OrderFailed("the authority does not offer HTTP-01")
-        response, validation = found[0].response_and_validation(key)
-        answers[found[0].chall.path] = validation.encode()
-        offered.append((found[0], response))
+        response, validation = offers[0].response_and_validation(key)
+        answers[offers[0].chall.path] = validation.encode()
+        offered.append((offers[0], response))
     with answering(host, config.http_port, answers):
         for challenge, response in offered:
             server.answer_challenge(challenge, response)

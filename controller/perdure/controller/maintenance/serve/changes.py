@@ -1,8 +1,8 @@
 """Gives replicas another version of their service on their machines.
 
-What is decided is recorded; the replica answers its last requests; then the task of its job is replaced, and its node
-is told the number of the revision, again and again until it runs that. So a controller that dies anywhere in between
-leaves the replica with one version or the other.
+The decision is recorded, the replica answers its last requests, and then the task of its job is replaced. The
+controller sends the number of the new revision to the node until the node runs it. So if the controller dies at any
+point, the replica has either the old version or the new one.
 """
 
 from __future__ import annotations

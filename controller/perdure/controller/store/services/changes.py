@@ -1,6 +1,6 @@
-"""Replicas that get another version on their machines: it is decided, and later the task of the job is replaced.
+"""Replicas that get another version on their machines: a decision is recorded, then the job's task is replaced.
 
-The node is told the number of the revision (`maintenance.serve.changes`), and asks for the task then.
+The node receives the number of the revision (`maintenance.serve.changes`), and then requests the task.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from perdure.sdk import Task
 from perdure.sdk.spec import service_fields as schema_service
 
 _OF_PROGRAM = ("name", "service", "setup", "run", "envs", "secrets", "workdir", "file_mounts")
-"""The fields of a task that a machine can get anew, while it is the machine of a replica. Buckets it cannot."""
+"""The fields of a task that a machine can get anew, while it is the machine of a replica: all but buckets."""
 _UPLOAD = "upload"
 
 
