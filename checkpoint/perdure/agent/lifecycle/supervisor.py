@@ -201,6 +201,7 @@ class Supervisor:
         if not self._run_stage.has_begun and self._outbox.report.phase != "running":
             self._enter_phase("ready")
         self._wait_for_target("run")
+        self._refresh()
         if self._slot_host is not None:
             self._enter_phase("running")
             self._desired.wait_for(self._slot_host.is_done)
@@ -238,6 +239,17 @@ class Supervisor:
         self._start_container()
         self._desired.update(prepared=True)
         self._storage.watch(self._mounts_changed)
+
+    def _refresh(self) -> None:
+        """Before `run` begins: what the attempt before saved while this machine was set up is here, too."""
+        if self._run_stage.has_begun:
+            return
+        task = BackgroundTask("refresh", self._storage.refresh)
+        self._desired.wait_for(task.is_done)
+        try:
+            task.result()
+        except StorageFailed as failed:
+            raise NodeFailed(Outcome(failed_stage="mounts", message=str(failed))) from None
 
     def _start_container(self) -> None:
         """Start the container of the task, if it has one. Raises NodeFailed with the engine's words."""

@@ -107,6 +107,12 @@ class Mounts:
             if bucket.is_lost() and bucket.mount():
                 self.new_paths.append(bucket.path)
 
+    def refresh_folders(self) -> None:
+        """Copy what other nodes have written since `mount_all` to the folders that are no mounts. Raises MountError."""
+        for bucket in self._buckets:
+            if isinstance(bucket, SyncedFolder):
+                bucket.refresh()
+
     def _make(self, spec: Mapping[str, Any]) -> _BucketAtPath:
         spec = self._with_tokens(spec)
         remote = Remote.from_spec(spec)

@@ -91,10 +91,20 @@ class NodeStorage:
         try:
             if with_files:
                 self._fetcher.fetch_files(self._spec)
-            self._mount_with_retries()
+            self._retry(self._mount)
             if with_files and self._home is not None:
                 self._restore_home(self._home)
         except (FetchFailed, MountError, HomeNotKept) as error:
+            raise StorageFailed(str(error)) from None
+
+    def refresh(self) -> None:
+        """Before `run` begins, and after the attempt before has ended: have folders what that has saved last.
+
+        Mounts show it by themselves. Raises StorageFailed, FetchCancelled.
+        """
+        try:
+            self._retry(self._mounts.refresh_folders)
+        except MountError as error:
             raise StorageFailed(str(error)) from None
 
     def cancel_prepare(self) -> None:
@@ -177,13 +187,14 @@ class NodeStorage:
         except HomeNotKept as error:
             raise StorageFailed(str(error)) from None
 
-    def _mount_with_retries(self) -> None:
-        """Mount; retry while the store does not answer. Raises MountError, FetchCancelled, or as fetching does."""
+    def _retry(self, operation: Callable[[], None]) -> None:
+        """Do it on the mounts, again while the store does not answer. Raises MountError, FetchCancelled, or as fetching
+        does."""
         deadline, logged = time.monotonic() + STORE_TIMEOUT_S, False
         while not self._cancelled.is_set():
             try:
                 with self._mounts_lock:
-                    return self._mount()
+                    return operation()
             except MountError as error:
                 if not error.is_transient or time.monotonic() >= deadline:
                     raise

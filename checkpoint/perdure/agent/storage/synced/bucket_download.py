@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from perdure.agent.storage.rclone import Remote
 from perdure.agent.storage.rclone_mount import MountError, store_error
-from perdure.agent.storage.synced.rclone_calls import CallFailed, RcloneCalls
+from perdure.agent.storage.snapshot import Stamp
+from perdure.agent.storage.synced.folder_marker import MARK_FILE
+from perdure.agent.storage.synced.folder_tree import read_tree
+from perdure.agent.storage.synced.rclone_calls import CallFailed, RcloneCalls, can_be_named
 
 
 def download(rclone: RcloneCalls, remote: Remote, folder: str, *, shown: str) -> dict[str, int]:
@@ -31,3 +36,27 @@ def _check_bucket(rclone: RcloneCalls, remote: Remote, where: str) -> None:
         rclone.call("lsf", remote.bucket_url, "--max-depth", "1")
     except CallFailed as missing:
         raise store_error(where, f"rclone says: {missing}") from None
+
+
+def download_changes(
+    rclone: RcloneCalls, remote: Remote, folder: str, uploaded: Mapping[str, Stamp], *, shown: str
+) -> dict[str, Stamp]:
+    """Copy the objects that are new in the bucket, or newer there, and return their files as they are now.
+
+    `uploaded`: the files that the bucket is known to have. One that was changed or removed here since stays so. Raises
+    MountError.
+    """
+    try:
+        before, sizes = read_tree(folder, without=MARK_FILE).files, rclone.sizes()
+        names = [name for name in sizes if can_be_named(name) and uploaded.get(name) == before.get(name)]
+        if names:
+            rclone.download_newer(folder, names)
+        now = read_tree(folder, without=MARK_FILE).files
+    except CallFailed as error:
+        if "directory not found" in str(error):
+            return {}  # nothing was ever written
+        raise store_error(f"copying bucket {remote.bucket} to {shown}", f"rclone says: {error}") from None
+    except OSError as error:
+        raise MountError(f"copying bucket {remote.bucket} to {shown}: {error}") from error
+    changed = (name for name in names if name in now and now[name] != before.get(name))
+    return {name: now[name] for name in changed if now[name].size == sizes[name]}

@@ -81,6 +81,11 @@ def _add(tree: FolderTree, folder: str, name: str) -> None:
         tree.files[name] = Stamp(status.st_size, status.st_mtime_ns)
 
 
+def shown_name(name: str) -> str:
+    """A file's name in a message."""
+    return name if name.isprintable() else repr(name)
+
+
 def is_directory(path: str) -> bool:
     """Raises OSError if that is not certain."""
     try:

@@ -83,6 +83,10 @@ class RcloneCalls:
         """Copy all objects into the folder. Raises CallFailed, OSError."""
         self.call("copy", self._url, folder, "--transfers", "8")
 
+    def download_newer(self, folder: str, names: Sequence[str]) -> None:
+        """Copy those of these objects into the folder that are newer there. Raises CallFailed, OSError."""
+        self.call("copy", self._url, folder, *self._only(names), "--update", "--transfers", "8", "--checkers", "32")
+
     def upload(self, folder: str, names: Sequence[str]) -> None:
         """Raises CallFailed, which may name files that are not uploaded: the others may not be, either. OSError."""
         flags = ("--no-traverse", "--local-no-check-updated", "--order-by", "modtime,descending", "--transfers", "4")

@@ -12,7 +12,7 @@ an object is removed once two walks have missed its file, no file that waits may
 file is certainly not there. A file counts as uploaded once the bucket lists it. Only a manifest that an earlier walk
 has found already is uploaded, after its files.
 
-The folder is this node's own: what other nodes write to the bucket later does not appear in it.
+The folder is this node's own: what other nodes write to the bucket later appears in it at a `refresh` only.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from perdure.agent.storage.periodic_flush import DEFAULT_EVERY_S, interval_s, is
 from perdure.agent.storage.rclone import Remote
 from perdure.agent.storage.rclone_mount import MountError, prepare_mountpoint, real_path
 from perdure.agent.storage.snapshot import Stamp, open_files
-from perdure.agent.storage.synced.bucket_download import download
+from perdure.agent.storage.synced.bucket_download import download, download_changes
 from perdure.agent.storage.synced.folder_marker import MARK_FILE, FolderMarker, Phase
-from perdure.agent.storage.synced.folder_tree import FolderTree, is_directory, is_removed, read_tree
+from perdure.agent.storage.synced.folder_tree import FolderTree, is_directory, is_removed, read_tree, shown_name
 from perdure.agent.storage.synced.manifest_order import in_order, is_manifest, is_waiting
 from perdure.agent.storage.synced.rclone_calls import CallFailed, RcloneCalls, can_be_named
 from perdure.agent.storage.synced.retry_delay import MAX_DELAY_S, RetryDelay
@@ -134,6 +134,13 @@ class SyncedFolder:
         self._marker.claim(self._at)
         self._log(f"{self.path} is a folder that is uploaded in the background, not a mount: {self._reason}")
 
+    def refresh(self) -> None:
+        """Copy what other nodes have written since `mount`, as the attempt before may have. Raises MountError."""
+        with self._lock:
+            changes = download_changes(self._rclone, self._remote, self._at, self._uploaded, shown=self.path)
+            for name, stamp in changes.items():
+                self._note_uploaded(name, stamp)
+
     def is_lost(self) -> bool:
         return not self._is_mounted or not os.path.isdir(self._at)
 
@@ -168,7 +175,7 @@ class SyncedFolder:
                 time.sleep(min(0.2 * 2.0**failures, 5.0))
 
     def _flush_error(self, pending: Mapping[PendingFile, str], error: str, *, is_late: bool) -> FlushError:
-        names = ", ".join(_shown(one.name) + (f" ({why})" if why else "") for one, why in list(pending.items())[:5])
+        names = ", ".join(shown_name(one.name) + (f" ({why})" if why else "") for one, why in list(pending.items())[:5])
         what = f"{len(pending)} files did not reach bucket {self.bucket}: {names}" if pending else ""
         why = "; ".join(filter(None, ("not by the deadline" if is_late else "", error)))
         return FlushError(": ".join(filter(None, (self.path, what, why))), {self.path: tuple(pending)})
@@ -390,7 +397,3 @@ class SyncedFolder:
         self._uploaded[name] = stamp
         self._dirty.pop(name, None)
         self._failures.pop(name, None)
-
-
-def _shown(name: str) -> str:
-    return name if name.isprintable() else repr(name)

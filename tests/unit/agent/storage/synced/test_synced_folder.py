@@ -55,6 +55,31 @@ def test_file__is_uploaded_when_it_is_closed_and_removed_with_its_file(bucket: P
     wait_until(lambda: not (bucket / "run-1/step-1/model.pt").exists(), "the removal", 20)
 
 
+def test_refresh__copies_what_is_new_or_newer_and_spares_what_was_changed_here(bucket: Path, make: Make) -> None:
+    (bucket / "run-1").mkdir()
+    names = ("kept", "overwritten", "changed here", "removed here")
+    for name in names:
+        (bucket / "run-1" / name).write_text("old")
+        os.utime(bucket / "run-1" / name, (1e9, 1e9))
+    folder = make()
+    folder.mount()
+    folder._lock.acquire()  # no pass meanwhile
+    write(folder, "changed here", "mine")
+    Path(folder.path, "removed here").unlink()
+    (bucket / "run-1/overwritten").write_text("new")  # as long as before
+    (bucket / "run-1/changed here").write_text("theirs")
+    (bucket / "run-1/step-2").mkdir()
+    (bucket / "run-1/step-2/model.pt").write_text("weights")
+    folder._lock.release()
+    folder.refresh()
+    files = [path for path in Path(folder.path).rglob("*") if path.is_file() and not path.name.startswith(".")]
+    expected = {"kept": "old", "overwritten": "new", "changed here": "mine", "model.pt": "weights"}
+    assert {path.name: path.read_text() for path in files} == expected
+    folder.flush(None)
+    assert (bucket / "run-1/changed here").read_text() == "mine"
+    wait_until(lambda: not (bucket / "run-1/removed here").exists(), "the removal", 20)
+
+
 def test_file_of_an_earlier_attempt__can_be_removed(bucket: Path, make: Make) -> None:
     (bucket / "run-1").mkdir()
     (bucket / "run-1/old").write_text("old")
