@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -34,9 +34,9 @@ def printable(value: Any) -> Any:
     """
     if isinstance(value, str):
         return value if value.isprintable() else "".join(map(_printable_character, value))
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {printable(name): printable(item) for name, item in value.items()}
-    if isinstance(value, Sequence):
+    if isinstance(value, list | tuple):
         return [printable(item) for item in value]
     return value
 

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from perdure.sdk.connection import api_types
 from perdure.sdk.connection.discovery import restart_if_embedded
 from perdure.sdk.connection.endpoint import ClientError, Endpoint
-from perdure.sdk.connection.responses import NotAController, Response, expect, expect_list
+from perdure.sdk.connection.responses import NotAController, Response, expect, expect_list, parse_clean
 from perdure.sdk.connection.transport import connect, connection_fix
 
 CONNECT_TIMEOUT_S = 10.0
@@ -79,7 +79,7 @@ class Client:
     anything is sent to another server; NoController if the embedded controller crashed and cannot be restarted."""
 
     def __init__(self, endpoint: Endpoint, *, clean: Callable[[Any], Any] = lambda value: value) -> None:
-        """`clean` is applied to every JSON value that the controller returns, and to the texts of its errors."""
+        """`clean` escapes control characters, in the controller's JSON values and in its errors' texts."""
         self.endpoint = endpoint
         self.clean = clean
         self._has_connected = False
@@ -271,7 +271,7 @@ class Client:
         ):
             text = response.read()
         try:
-            return self.clean(json.loads(text)) if text.strip() else None
+            return parse_clean(text, self.clean) if text.strip() else None
         except ValueError as error:
             raise NotAController(self.endpoint.url, "something else than JSON") from error
 
@@ -287,7 +287,7 @@ class Client:
             def result() -> Any:
                 with contextlib.suppress(ConnectionLost, ValueError), _translate_connection_errors(self.endpoint.url):
                     if link is not None and (response := link.getresponse()).status == 200:
-                        return self.clean(json.loads(response.read()))
+                        return parse_clean(response.read(), self.clean)
                 return self._call("GET", path, query=query)
 
             yield result

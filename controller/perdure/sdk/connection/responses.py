@@ -1,13 +1,18 @@
-"""Checks that a response comes from a controller, and not from another server at its address."""
+"""Parses responses, and checks that they come from a controller and not from another server at its address."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 from perdure.sdk.connection.endpoint import ClientError
 
 Response = TypeVar("Response")
+# In JSON, the escape of a character that may control a terminal. A line break does not.
+_ESCAPE = re.compile(r'(?<!\\)(?:\\\\)*\\[^"\\/n]')
 
 
 class NotAController(ClientError):
@@ -34,3 +39,14 @@ def expect_list(kind: type[Response], value: Any, url: str) -> list[Response]:
     if not isinstance(value, list):
         raise NotAController(url, f"{type(value).__name__} instead of a list")
     return [expect(kind, item, url) for item in value]
+
+
+def parse_clean(body: bytes, clean: Callable[[Any], Any]) -> Any:
+    """The JSON value, with the control characters of its strings escaped by `clean`.
+
+    That takes several times as long as parsing, so it is left out if the text shows that there are none. Raises
+    ValueError.
+    """
+    text = body.decode("utf-8", "surrogatepass")
+    value = json.loads(text)
+    return value if text.isprintable() and not _ESCAPE.search(text) else clean(value)
