@@ -21,6 +21,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from perdure.controller.store.engine import database
+from support.helpers import known_computer
 from support.helpers.postgres_server import Postgres, postgres_programs
 from support.helpers.timing import scaled
 
@@ -45,6 +46,8 @@ structlog.configure(
 # A process that a shell started in the background ignores Ctrl-C, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+known_computer.remember()
 
 # Collecting ten thousand tests creates millions of objects and no garbage; searching for it takes a third of the time.
 gc.disable()
@@ -92,8 +95,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """Search for garbage again, but never among what was collected: it stays to the end."""
+    """Search for garbage again, rarely, and never among what was collected: it stays to the end."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 50)
     gc.enable()
 
 

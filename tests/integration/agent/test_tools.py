@@ -71,6 +71,7 @@ python -c 'import in_conda, sys; print("conda", sys.prefix, sys.version_info[:2]
     assert f"run {node.home}/.conda/envs/x\n" in text, "`run` begins in the environment in which `setup` ended"
 
 
+@pytest.mark.slow
 @needs_uv
 def test_python__of_the_image_is_used_until_something_is_installed(
     controller: Controller, node: Node, with_uv: PackageIndex

@@ -333,6 +333,7 @@ def test_killed_backup__leaves_a_whole_one(home: Path, tmp_path: Path, point: st
     assert not list((home / ".backup").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [point for point in COMMAND_FAILPOINTS if point.startswith("restore.")])
 def test_killed_restore__can_be_run_again(home: Path, tmp_path: Path, point: str) -> None:
     make_backup(home, tmp_path / "one.backup")

@@ -40,10 +40,19 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         shutil.copyfile(request.getfixturevalue("migrated"), tmp_path / "test.db")
         return f"sqlite:///{tmp_path / 'test.db'}"
     url = str(request.getfixturevalue("migrated_postgres"))
-    tables = ", ".join(f'"{name}"' for name in SQLModel.metadata.tables)
-    with psycopg.connect(url, autocommit=True) as conn:
-        conn.execute(f"TRUNCATE {tables} RESTART IDENTITY")
+    _empty(url)
     return url
+
+
+def _empty(url: str) -> None:
+    """Delete all rows and restart all sequences. TRUNCATE takes fifty times as long: it makes a new file of each table
+    and of each of its indexes."""
+    with psycopg.connect(url) as conn:
+        sequences = conn.execute("SELECT format('%I.%I', schemaname, sequencename) FROM pg_sequences").fetchall()
+        deletions = [f'DELETE FROM "{name}"' for name in SQLModel.metadata.tables]
+        restarts = [f"SELECT setval('{name}', 1, false)" for (name,) in sequences]
+        # As a replica, PostgreSQL checks no foreign keys, so that the order of the tables does not matter.
+        conn.execute("; ".join(["SET session_replication_role = replica", *deletions, *restarts]))
 
 
 @pytest.fixture

@@ -107,6 +107,7 @@ def send(tmp_path: Path) -> Iterator[Send]:
     installer.wait(scaled(20))
 
 
+@pytest.mark.slow
 def test_installer__accepts_one_bundle_with_the_secret_and_starts_the_daemon(send: Send, tmp_path: Path) -> None:
     content = bundle.build_bundle({**CONFIG, "local": False}, dependencies="host")
     larger_than_socket_buffers = bytes(16 * 2**20)

@@ -22,7 +22,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.booleans())
-def test_parse_clean__escapes_as_if_each_string_had_been_looked_at(value: Any, ascii_only: bool) -> None:
+def test_parse_clean__escapes_as_if_each_string_had_been_looked_at(value: object, ascii_only: bool) -> None:
     body = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     assert parse_clean(body, printable) == printable(json.loads(body))
 
