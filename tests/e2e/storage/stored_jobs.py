@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import sqlite3
@@ -109,3 +110,13 @@ class Jobs:
             if f"/instances/{node}" in " ".join(process.info["cmdline"] or []):
                 return [process, *process.children(recursive=True)]
         raise AssertionError(f"{node} does not run")
+
+    @staticmethod
+    def mounts(controller: Controller, job: int) -> list[psutil.Process]:
+        """The processes of the running machine's bucket mounts."""
+        mounts = []
+        for process in Jobs.machine_processes(controller, job):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended, and may be a zombie
+                if process.cmdline()[1:2] == ["mount"]:
+                    mounts.append(process)
+        return mounts

@@ -23,7 +23,7 @@ def test_lost_mount__is_detected_and_the_task_recovers(controller: Controller, s
     """
     job = jobs.launch(controller, f"/ckpt: {{name: {name}, store: s3, mode: MOUNT_CACHED}}", run)
     jobs.until_logged(controller, job, "wrote 5\n")
-    rclones = [p for p in jobs.machine_processes(controller, job) if p.cmdline()[1:2] == ["mount"]]
+    rclones = jobs.mounts(controller, job)
     assert len(rclones) == 1
     rclones[0].kill()
     again = controller.until(lambda: controller.job(job)["recovery_count"] == 1 and controller.job(job), "the recovery")
@@ -52,7 +52,7 @@ def test_lost_mount__moves_a_task_that_ended_at_its_first_error(
     """
     job = jobs.launch(controller, f"/ckpt: {{name: {s3.new_name()}, store: s3, mode: MOUNT_CACHED}}", run)
     jobs.until_logged(controller, job, "wrote 5\n")
-    next(p for p in jobs.machine_processes(controller, job) if p.cmdline()[1:2] == ["mount"]).kill()
+    jobs.mounts(controller, job)[0].kill()
     controller.until(lambda: controller.job(job)["generation"] == 2, "another attempt")
     detail = controller.job(job)
     assert (detail["recovery_count"], detail["restarts_on_errors"]) == (1, 0), jobs.explained(controller, detail)

@@ -97,7 +97,7 @@ def unprivileged(controller_on: ControllerOn, credentials: dict[str, str]) -> It
 
 def test_without_root__a_job_runs_and_recovers(unprivileged: Controller, jobs: Jobs) -> None:
     mounts = "~/ckpt: {name: unprivileged, mode: MOUNT_CACHED}"
-    job = replace(jobs, folder=unprivileged.home).launch(unprivileged, mounts, jobs.trainer(25, "~/ckpt"))
+    job = replace(jobs, folder=unprivileged.home).launch(unprivileged, mounts, jobs.trainer(60, "~/ckpt"))
     jobs.until_logged(unprivileged, job, " step-0004\n")
     host = jobs.machine_processes(unprivileged, job)[0]
     assert host.uids().real == NOBODY
@@ -110,4 +110,4 @@ def test_without_root__a_job_runs_and_recovers(unprivileged: Controller, jobs: J
     assert digests == jobs.written(unprivileged.log(job))
     assert "ckpt is a link to" in unprivileged.log(job)
     assert "local ones are linked" in unprivileged.perdure("check", "local").stdout
-    assert len(digests) == 25
+    assert len(digests) == 60
