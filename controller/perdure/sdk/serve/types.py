@@ -40,6 +40,8 @@ class Service(TypedDict):
     target_replicas: int
     requests: int  # that are answered or held now
     recent_requests: int  # that arrived in the last minute
+    waiting_requests: int  # of `requests`: that wait for a replica
+    waiting_since: str | None  # when the oldest of those that are held until a replica is ready arrived
     autoscaling_policy: str
     load_balancing_policy: str
     requested_resources: str
@@ -57,6 +59,14 @@ class ServiceToken(TypedDict):
 
     endpoint: str
     token: str
+
+
+class ServiceSpec(TypedDict):
+    """The task of the newest version of a service. `secrets`: the names of those whose values are left out."""
+
+    version: int
+    yaml: str
+    secrets: list[str]
 
 
 class ProxyLog(TypedDict):

@@ -8,6 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from perdure.controller.api.serve.upstreams import HOLD_S
+from perdure.controller.maintenance.serve.proxy_state import ProxyReport
 from perdure.controller.maintenance.serve.reader import ReadReplica, ReadService, ServiceReader
 from perdure.controller.maintenance.serve.shared_state import ServiceSharing
 from perdure.controller.store.queries.job_listing import iso
@@ -66,7 +68,7 @@ class ServiceListing:
             "user": row.user,
             "version": row.version,
             "status": str(status),
-            "message": self._message(conn, service, status),
+            "message": self._message(conn, service, status, now),
             "uptime_s": None if since is None else max(0.0, now - since),
             "created_at": iso(row.created_at),
             "endpoint": self.url_of(conn, row, section),
@@ -75,6 +77,8 @@ class ServiceListing:
             "target_replicas": row.target if row.wanted == UP else 0,
             "requests": service.report.traffic.in_flight,
             "recent_requests": service.report.traffic.recent,
+            "waiting_requests": service.report.queued,
+            "waiting_since": iso(service.report.held_since),
             "autoscaling_policy": _policy_text(service.view.spec.policy),
             "load_balancing_policy": section.get("load_balancing_policy", schema_service.LEAST_LOAD),
             "requested_resources": newest.resources,
@@ -92,7 +96,7 @@ class ServiceListing:
             return ""
         return f"replica {failure.number} of version {failure.version} is {failure.retired_as}: {failure.message}"
 
-    def _message(self, conn: Connection, service: ReadService, status: ServiceStatus) -> str:
+    def _message(self, conn: Connection, service: ReadService, status: ServiceStatus, now: float) -> str:
         """The cause of a status, or what users should know of a service that answers."""
         if service.row.wanted == UP and service.report.problem:
             return service.report.problem
@@ -105,7 +109,17 @@ class ServiceListing:
         if status is ServiceStatus.READY:
             return self.note
         waiting = [one.view for one in service.replicas if not one.view.is_ready and not one.view.is_ending]
-        return next((text for view in waiting if (text := _why_not_ready(view))), "")
+        why = next((text for view in waiting if (text := _why_not_ready(view))), "")
+        return "; ".join(filter(None, (_held_text(service.report, now), why)))
+
+
+def _held_text(report: ProxyReport, now: float) -> str:
+    """How many requests are held, and how long they may be; "" if none is."""
+    if not report.queued or report.held_since is None:
+        return ""
+    what = "a request waits" if report.queued == 1 else f"{report.queued} requests wait"
+    waited_s = max(0.0, now - report.held_since)
+    return f"{what} for a replica, the oldest for {waited_s:.0f} s; each is held for {HOLD_S:.0f} s at most"
 
 
 def _replica(service_name: str, one: ReadReplica) -> dict[str, Any]:

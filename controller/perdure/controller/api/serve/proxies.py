@@ -216,8 +216,10 @@ class ServiceProxies:
         backends = [totals[name, "BACKEND"] for name in (BACKEND, HOLD) if (name, "BACKEND") in totals]
         traffic = Traffic(sum(count for _, count in proxy.arrivals), sum(one.current for one in backends))
         queued = proxy.upstreams.num_held + sum(one.queued for one in backends)
+        held_s = proxy.upstreams.held_s()
+        held_since = now - held_s if held_s else None
         answers = _new_answers(proxy, totals)
-        return ProxyReport(traffic, in_flight, proxy.problem, queued, answers, proxy.log.read_new())
+        return ProxyReport(traffic, in_flight, proxy.problem, queued, held_since, answers, proxy.log.read_new())
 
     def _close_idle(self, proxy: _Proxy, in_flight: Mapping[int, int], now: float) -> None:
         """Have the agents of replicas that got their last request some time ago see that nobody calls any more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Upstreams:
     _carried: set[_Carried] = field(default_factory=set)
     _openings: dict[asyncio.Future[None], int] = field(default_factory=dict)  # streams that are not open yet → replica
     _hold: asyncio.Server | None = None
-    _num_held: int = 0
+    _held: dict[asyncio.Future[Any], float] = field(default_factory=dict)  # requests that wait → since when
 
     async def apply(self, targets: Mapping[int, ProxyTarget], refusal: str) -> None:
         """Serve exactly these targets, by slot. Connections to others are aborted. Raises OSError."""
@@ -108,7 +109,12 @@ class Upstreams:
     @property
     def num_held(self) -> int:
         """How many requests wait for a replica."""
-        return self._num_held
+        return len(self._held)
+
+    def held_s(self) -> float:
+        """For how long the oldest request that waits has been waiting, in seconds; 0 if none waits. From any thread."""
+        oldest = min(list(self._held.values()), default=None)
+        return 0.0 if oldest is None else time.monotonic() - oldest
 
     def num_connections(self, number: int) -> int:
         """How many connections of the proxy are open to a replica, used or idle."""
@@ -163,7 +169,7 @@ class Upstreams:
     ) -> bool:
         """Whether the connection has ended in order."""
         refused: set[int] = set()
-        give_up_at = asyncio.get_running_loop().time() + HOLD_S
+        give_up_at = time.monotonic() + HOLD_S
         while not reader.gone.done():
             target = self._choose(number, refused)
             if target is None:
@@ -221,19 +227,19 @@ class Upstreams:
         """Wait until a replica may be tried. Returns why the request is refused instead; "" if it is not."""
         if self._refusal:
             return self._refusal
-        if self._num_held >= MAX_HELD:
+        if len(self._held) >= MAX_HELD:
             return f"no replica is ready, and {MAX_HELD} requests wait already"
-        left_s = give_up_at - asyncio.get_running_loop().time()
+        left_s = give_up_at - time.monotonic()
         if left_s <= 0:
             return f"no replica became ready within {HOLD_S:.0f} s"
-        self._num_held += 1
         changed = asyncio.ensure_future(self._changed.wait())
+        self._held[changed] = give_up_at - HOLD_S
         awaited: list[asyncio.Future[Any]] = [changed, gone]
         try:
             await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
-            self._num_held -= 1
+            del self._held[changed]
         return ""
 
 

@@ -57,7 +57,8 @@ class RequestTimes:
 class ProxyReport:
     """What a proxy reports. `problem`: why it does not run; "" if it does. `in_flight`: requests by replica.
 
-    `queued`: requests that wait for a replica. `answers`: since the last report, by the first digit of the status.
+    `queued`: requests that wait for a replica; `held_since`: when the oldest that is held because none is ready came,
+    None if there is none. `answers`: since the last report, by the first digit of the status.
     `times`: of requests that have ended since then, perhaps not of all.
     """
 
@@ -65,6 +66,7 @@ class ProxyReport:
     in_flight: Mapping[int, int] = field(default_factory=dict)
     problem: str = ""
     queued: int = 0
+    held_since: float | None = None
     answers: Mapping[str, int] = field(default_factory=dict)
     times: Sequence[RequestTimes] = ()
 

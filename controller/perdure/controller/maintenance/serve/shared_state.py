@@ -150,6 +150,8 @@ def _of_report(report: ProxyReport) -> dict[str, Any]:
         "in_flight": report.traffic.in_flight,
         "by_replica": {str(number): count for number, count in report.in_flight.items()},
         "problem": report.problem,
+        "queued": report.queued,
+        "held_since": None if report.held_since is None else round(report.held_since),  # steady while it is the oldest
     }
 
 
@@ -161,4 +163,5 @@ def _report_of(row: Row[Any], is_owned: bool) -> ProxyReport:
     if one is None:
         return ProxyReport(problem="its proxy is being started")
     by_replica = {int(number): count for number, count in one["by_replica"].items()}
-    return ProxyReport(Traffic(one["recent"], one["in_flight"]), by_replica, one["problem"])
+    traffic = Traffic(one["recent"], one["in_flight"])
+    return ProxyReport(traffic, by_replica, one["problem"], one.get("queued", 0), one.get("held_since"))

@@ -149,8 +149,10 @@ def test_upstreams__hold_requests_until_a_replica_is_there(folder: Path) -> None
         await upstreams.apply({0: target(5, in_rotation=False)}, "")
         await asyncio.sleep(0.05)
         assert agents.nodes == []
+        assert upstreams.held_s() > 0.04
         await upstreams.apply({0: target(5)}, "")
         assert await reader.readexactly(2) == b"5:"
+        assert upstreams.held_s() == 0.0
         assert upstreams.num_were_held(5) == 1
 
     play(folder, scene)

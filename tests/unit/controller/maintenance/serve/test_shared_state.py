@@ -161,7 +161,7 @@ def test_probes__of_a_dead_controller_do_not_count(database: Engine, a: Peer, b:
 def test_reports__are_those_of_the_owner(database: Engine, a: Peer, b: Peer) -> None:
     service_id = add_service(database, "a")
     assert b.report_of(service_id).problem == "its proxy is being started"
-    report = ProxyReport(Traffic(5, 4), {1: 3, 2: 1}, "")
+    report = ProxyReport(Traffic(5, 4), {1: 3, 2: 1}, "", queued=2, held_since=90.0)
     a.sharing.publish_reports({service_id: report})
     assert (a.report_of(service_id), b.report_of(service_id)) == (MINE, report)
     end_lease(database, "a")
