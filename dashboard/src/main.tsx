@@ -13,6 +13,7 @@ import { LaunchPage } from "./pages/launch";
 import { MarketPage } from "./pages/market";
 import { NodesPage } from "./pages/nodes";
 import { SavingsPage } from "./pages/savings";
+import { ServiceForm } from "./pages/service_form";
 import { ServicePage, ServicesPage } from "./pages/services";
 import { SchedulesPage } from "./pages/schedules";
 import { SweepPage } from "./pages/sweep";
@@ -37,7 +38,8 @@ const PAGES = {
 let problem: string | null = null;
 
 function App() {
-  const { path } = address.value;
+  const { path, query } = address.value;
+  const form = path === "/launch" ? query.get("service") : null;
   const job = /^\/jobs\/(\d+)$/.exec(path);
   const cluster = /^\/clusters\/([^/]+)$/.exec(path)?.[1];
   const sweep = /^\/sweeps\/(\d+)$/.exec(path)?.[1];
@@ -52,7 +54,9 @@ function App() {
   const Page = page?.[1];
   return (
     <Shell>
-      {job ? (
+      {form !== null ? (
+        <ServiceForm key={form} name={form} />
+      ) : job ? (
         <JobPage key={path} id={Number(job[1])} />
       ) : cluster ? (
         <ClusterPage key={path} name={decodeURIComponent(cluster)} />

@@ -322,11 +322,20 @@ export interface Service {
   target_replicas: number;
   requests: number;
   recent_requests: number;
+  waiting_requests: number;
+  waiting_since: string | null;
   autoscaling_policy: string;
   load_balancing_policy: string;
   requested_resources: string;
   price_per_hour: number;
   replicas: ServiceReplica[];
+}
+
+/** The task of the newest version. `secrets`: the names of those whose values are left out. */
+export interface ServiceSpec {
+  version: number;
+  yaml: string;
+  secrets: string[];
 }
 
 export interface ServiceList {
@@ -340,6 +349,13 @@ export interface ServiceEvent {
   version: number | null;
   replica: number | null;
   message: string;
+}
+
+/** The tasks of a YAML text, as a submission takes them. */
+export interface ParsedTasks {
+  name: string | null;
+  tasks: Record<string, unknown>[];
+  warnings: string[];
 }
 
 /** One node over time: a value for each of `at` (epoch seconds), null where there is none. */

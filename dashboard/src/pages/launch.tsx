@@ -4,7 +4,7 @@ import { get, newKey, send } from "../core/api";
 import { count, money, percent, place } from "../core/format";
 import { address, go } from "../core/router";
 import { ErrorBox } from "../parts/basics";
-import type { Plan, TaskSpec } from "../types";
+import type { ParsedTasks, Plan, TaskSpec } from "../types";
 
 const EXAMPLE = `name: hello
 resources:
@@ -16,13 +16,7 @@ run: |
     sleep 1
   done
 `;
-const STORED_USER = "perdure.user";
-
-interface Parsed {
-  name: string | null;
-  tasks: Record<string, unknown>[];
-  warnings: string[];
-}
+export const STORED_USER = "perdure.user";
 
 export function LaunchPage() {
   const from = address.value.query.get("from");
@@ -42,11 +36,11 @@ export function LaunchPage() {
       setSecrets(tasks.flatMap((task) => task.secrets));
     }, setError);
   }, [from]);
-  const run = async (action: (parsed: Parsed) => Promise<void>) => {
+  const run = async (action: (parsed: ParsedTasks) => Promise<void>) => {
     setBusy(true);
     setError(null);
     try {
-      await action(await send<Parsed>("POST", "/tasks", { yaml }));
+      await action(await send<ParsedTasks>("POST", "/tasks", { yaml }));
     } catch (problem) {
       setError(problem as Error);
     }
@@ -123,7 +117,7 @@ export function LaunchPage() {
   );
 }
 
-function PlanView({ plan, warnings }: { plan: Plan; warnings: string[] }) {
+export function PlanView({ plan, warnings }: { plan: Plan; warnings: string[] }) {
   return (
     <section aria-label="Plan">
       {warnings.map((warning) => (

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { get, send } from "../core/api";
 import { count, duration, money } from "../core/format";
 import { useLive } from "../core/live";
-import { mayChange } from "../core/me";
+import { may, mayChange } from "../core/me";
 import { go } from "../core/router";
 import { Ago, Confirm, CopyButton, Empty, ErrorBox, Status } from "../parts/basics";
 import { Fact, ListPage, Table, ThingPage } from "../parts/things";
@@ -15,12 +15,12 @@ export function ServicesPage() {
   const { data, error } = useLive<ServiceList>("/services", () => true, 1000, 5_000);
   const empty = data && !data.services.length && (
     <Empty title="No services">
-      <p>A service keeps replicas of a program behind one endpoint. Start one from a terminal:</p>
+      <p>A service keeps replicas of a program behind one endpoint. Start one here, or from a terminal:</p>
       <pre class="command">perdure serve up -n mymodel service.yaml</pre>
     </Empty>
   );
   return (
-    <ListPage title="Services" error={error} empty={empty}>
+    <ListPage title="Services" error={error} empty={empty} actions={may("run") && <a class="button" href="/launch?service=">Start a service</a>}>
       {data && (
         <Table label="Services" heads={["Service", "Status", "#Replicas", "#Requests now", "#Last minute", "#Per hour", "#Version", "Endpoint", "User"]}>
           {data.services.map((service) => (
@@ -61,6 +61,9 @@ export function ServicePage({ name }: { name: string }) {
   const actions = isMine && isUp && (
     <>
       {service.has_token && <TokenButton path={path} />}
+      <a class="button" href={`/launch?service=${encodeURIComponent(name)}`}>
+        Update
+      </a>
       <button type="button" class="danger" onClick={() => setEnding(true)}>
         Take down …
       </button>
@@ -84,6 +87,7 @@ export function ServicePage({ name }: { name: string }) {
               {service.ready_replicas} of {service.target_replicas} ready
             </Fact>
             <Fact name="Requests now">{count(service.requests)}</Fact>
+            {service.waiting_requests > 0 && <Fact name="Waiting">{count(service.waiting_requests)}</Fact>}
             <Fact name="Last minute">{count(service.recent_requests)}</Fact>
             <Fact name="Per hour">{money(service.price_per_hour)}</Fact>
             <Fact name="Version">{service.version}</Fact>
@@ -100,6 +104,7 @@ export function ServicePage({ name }: { name: string }) {
           <h2>Timeline</h2>
           <ErrorBox error={timeline.error} />
           {timeline.data && <Timeline entries={timeline.data.entries} />}
+          <ProxyLog path={path} />
         </>
       )}
       {isEnding && (
@@ -151,6 +156,23 @@ function TokenButton({ path }: { path: string }) {
     <button type="button" onClick={() => void show()}>
       Token
     </button>
+  );
+}
+
+/** What the proxy has answered. It is read only while somebody looks. */
+function ProxyLog({ path }: { path: string }) {
+  const [isOpen, setOpen] = useState(false);
+  const { data, error } = useLive<{ text: string }>(isOpen ? `${path}/proxy-log?tail=200` : null, () => true, 1000, 5_000);
+  return (
+    <details class="fold" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Log of the proxy</summary>
+      <ErrorBox error={error} />
+      {data && (
+        <pre class="code tall" tabIndex={0} role="region" aria-label="Log of the proxy">
+          {data.text || "No requests yet."}
+        </pre>
+      )}
+    </details>
   );
 }
 

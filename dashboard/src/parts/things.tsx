@@ -31,11 +31,20 @@ export function Table({ label, heads, tall = false, children }: TableProps) {
 }
 
 /** A page with a heading and a table of things, or what to do while there are none. */
-export function ListPage({ title, error, empty, children }: { title: string; error: Error | null; empty: ComponentChildren; children: ComponentChildren }) {
+interface ListProps {
+  title: string;
+  error: Error | null;
+  empty: ComponentChildren;
+  actions?: ComponentChildren;
+  children: ComponentChildren;
+}
+
+export function ListPage({ title, error, empty, actions, children }: ListProps) {
   return (
     <>
       <div class="head">
         <h1>{title}</h1>
+        {actions && <div class="actions">{actions}</div>}
       </div>
       <ErrorBox error={error} />
       {empty || children}

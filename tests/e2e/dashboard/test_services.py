@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from e2e.dashboard.conftest import TAGS, Dashboard
 from e2e.dashboard.test_dashboard import expect
-from support.helpers.services import HAS_HAPROXY, Caller, ServiceHost, service_task
+from perdure.sdk import serve
+from support.helpers.services import HAS_HAPROXY, PROGRAM, Caller, ServiceHost, service_task
 
 pytestmark = [
     pytest.mark.slow,
@@ -49,9 +51,9 @@ def test_pages__are_accessible(dashboard: Dashboard, caller: Caller, axe: str, s
     context = dashboard.sign_in(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
     violations = []
-    for view in ("/services", "/services/model"):
+    for view in ("/services", "/services/model", "/launch?service=", "/launch?service=model"):
         page.goto(dashboard.url + view, wait_until="commit")
-        page.locator("main table").last.wait_for()
+        page.locator("main form, main table").last.wait_for()
         page.evaluate(axe)
         result: Any = page.evaluate("tags => axe.run(document, {runOnly: tags})", TAGS)
         violations += [(view, one["id"], [node["html"][:200] for node in one["nodes"]]) for one in result["violations"]]
@@ -88,3 +90,50 @@ def test_service__is_watched_changed_and_taken_down(dashboard: Dashboard, sky: S
     expect(page.get_by_role("heading", name="No services")).to_be_visible()
     page.close()
     assert dashboard.problems == []
+
+
+YAML = f"""\
+service: {{readiness_probe: /v1/models}}
+resources: {{ports: 8080, cpus: 1}}
+envs: {{SERVER: {PROGRAM}, MODEL: first}}
+secrets: {{KEY: canary}}
+run: test "$KEY" = canary && exec python3 "$SERVER" 8080
+"""
+
+
+def test_service__is_started_called_and_updated(dashboard: Dashboard, sky: ServiceHost) -> None:
+    page = dashboard.open("/services", "Services")
+    page.get_by_role("link", name="Start a service").click()
+    expect(page.get_by_role("heading", name="Start a service", level=1)).to_be_visible()
+    page.get_by_label("Task YAML").fill(YAML)
+    page.get_by_label("Name", exact=True).fill("typed")
+    page.get_by_role("button", name="Show what a replica would buy").click()
+    expect(page.get_by_role("region", name="Plan")).to_contain_text("local")
+    page.get_by_role("button", name="Start the service").click()
+    expect(page.get_by_role("heading", name="typed", level=1)).to_be_visible()
+    sky.until_ready("typed", 1)
+    caller = Caller(*serve.token("typed", client=sky.client).values())
+    assert caller.token, "callers need a token unless the user says otherwise"
+    assert caller.call("/seen").json()["model"] == "first"
+    page.get_by_text("Log of the proxy").click()
+    expect(page.get_by_role("region", name="Log of the proxy")).to_contain_text("GET /seen 200")
+
+    page.get_by_role("link", name="Update").click()
+    editor = page.get_by_label("Task YAML")
+    expect(editor).to_have_value(re.compile("MODEL: first"))
+    assert "KEY: canary" not in editor.input_value()
+    expect(page.get_by_text("Secrets that are kept: KEY")).to_be_visible()
+    editor.fill(editor.input_value().replace("MODEL: first", "MODEL: second"))
+    page.get_by_role("button", name="Update the service").click()
+    expect(page.get_by_role("heading", name="typed", level=1)).to_be_visible()
+    sky.until("typed", lambda one: [r["version"] for r in sky.ready("typed")] == [2], "the new version")
+    assert caller.call().json()["model"] == "second"
+
+    page.get_by_role("link", name="Update").click()
+    editor.fill("run: no service")
+    page.get_by_role("button", name="Update the service").click()
+    expect(page.get_by_role("alert")).to_contain_text("the task has no `service`")
+    page.close()
+    assert [one for one in dashboard.problems if "400" not in one] == []
+    dashboard.problems.clear()
+    sky.controller.perdure("serve", "down", "typed", "--yes")

@@ -81,6 +81,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/api/v1/services"): USERS,
     ("GET", "/api/v1/services/{name}"): NOT_THERE,
     ("GET", "/api/v1/service-ids/{service_id}"): BAD_INPUT,
+    ("GET", "/api/v1/services/{name}/spec"): NOT_THERE,
     ("GET", "/api/v1/services/{name}/token"): NOT_THERE,
     ("GET", "/api/v1/services/{name}/timeline"): NOT_THERE,
     ("GET", "/api/v1/services/{name}/proxy-log"): NOT_THERE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
@@ -15,6 +14,7 @@ from sqlalchemy import select
 from perdure.controller.api.access.permitted_objects import VisibleJob, no_such_job
 from perdure.controller.api.auth import Reader, Slots
 from perdure.controller.api.dashboard import responses
+from perdure.controller.api.dashboard.task_yaml import dump_task
 from perdure.controller.api.routes.jobs import RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.runtime.security.keyring import Keyring, UnknownKey
@@ -48,7 +48,7 @@ def job_spec(caller: Reader, job_id: VisibleJob) -> dict[str, Any]:
             {
                 "task_index": row.index,
                 "name": row.name,
-                "yaml": _dump(row.config),
+                "yaml": dump_task(row.config),
                 "config": row.config,
                 "secrets": _names(context.keyring, row.secrets),
             }
@@ -99,19 +99,3 @@ def _names(keyring: Keyring, sealed: bytes | None) -> list[str]:
         return sorted(keyring.unseal(sealed))
     except UnknownKey:
         return []
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes text with several lines as a block, as people do."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def _dump(config: Mapping[str, Any]) -> str:
-    return yaml.dump(dict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""Routes for services: up, update, list, show, token, down, ending a replica, and the log of the proxy.
+"""Routes for services: up, update, list, show, task, token, down, ending a replica, and the log of the proxy.
 
 `submit.serve.services` does what they ask; the log of a replica is that of its job (`routes.logs`).
 """
@@ -15,6 +15,7 @@ from perdure.controller.api.access.audit_log import record
 from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.context import ApiContext
+from perdure.controller.api.dashboard.task_yaml import dump_task
 from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.api.serve.services import Services
@@ -23,6 +24,7 @@ from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.services import events, records
 from perdure.controller.submit.errors import RequestRejected
+from perdure.controller.submit.serve.kept_secrets import with_kept_secrets, without_secrets
 from perdure.controller.submit.serve.services import StartedService, no_such_service
 from perdure.recovery.market.services.plan import UpdateMode
 from perdure.sdk.serve import types
@@ -32,6 +34,7 @@ router = APIRouter(prefix="/api/v1", tags=["services"], responses=error_response
 _MAX_NUMBER = 2**31 - 1
 _MISDIRECTED = 421
 _MAX_TLS_CHARS, _MAX_LINES = 100_000, 100_000
+_MAX_SECRETS, _MAX_NAME_CHARS = 1000, 1000
 Name = Annotated[str, Path(max_length=200, description="the service's name")]
 Number = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="the replica's number")]
 Pem = Annotated[str, Field(max_length=_MAX_TLS_CHARS)]
@@ -59,6 +62,7 @@ class UpdateBody(RequestBody):
     key: Key = Field(min_length=1)
     mode: Annotated[UpdateMode, Field(strict=False)] = UpdateMode.ROLLING
     tls: TlsBody = TlsBody()
+    kept_secrets: list[Annotated[str, Field(max_length=_MAX_NAME_CHARS)]] = Field([], max_length=_MAX_SECRETS)
 
 
 @router.post(
@@ -78,10 +82,18 @@ def up(caller: Runner, body: UpBody) -> dict[str, Any]:
     responses=json_response(types.StartedService, status=201) | error_responses(404, 409, 429),
 )
 def update(caller: Runner, name: Name, body: UpdateBody) -> dict[str, Any]:
-    """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once."""
+    """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once.
+
+    `kept_secrets`: the names of secrets of the present version that the new one has with the same values, unless its
+    task gives others.
+    """
     _record(caller, "service.update", name)
     requests, by, key = _services(caller.context).requests, caller.requester(body.user), caller.key_for(body.key) or ""
-    return _started(caller.context, requests.update(name, body.task, by, key, body.mode, body.tls.model_dump()))
+    task = body.task
+    if body.kept_secrets:
+        service = requests.get(name, by.of)
+        task = with_kept_secrets(task, requests.newest_config(service), body.kept_secrets, owner=service.user, by=by)
+    return _started(caller.context, requests.update(name, task, by, key, body.mode, body.tls.model_dump()))
 
 
 @router.get("/services", responses=json_response(types.ServiceList))
@@ -104,6 +116,18 @@ def show(caller: Reader, name: Name) -> dict[str, Any]:
 def show_by_id(caller: Reader, service_id: Annotated[int, Path(ge=0, le=_MAX_NUMBER)]) -> dict[str, Any]:
     """A service by its id."""
     return _describe(caller, service_id)
+
+
+@router.get("/services/{name}/spec", responses=json_response(types.ServiceSpec) | error_responses(404))
+def spec(caller: Reader, name: Name) -> dict[str, Any]:
+    """The task of the newest version, as YAML. Values of secrets are left out; `secrets` has their names."""
+    service_id = _visible(caller, name)
+    with caller.context.database.connect() as conn:
+        row = records.get(conn, service_id)
+    if row is None:
+        raise no_such_service(name)
+    shown, names = without_secrets(_services(caller.context).requests.newest_config(row))
+    return {"version": row.version, "yaml": dump_task(shown), "secrets": names}
 
 
 @router.get("/services/{name}/token", responses=json_response(types.ServiceToken) | error_responses(404))

@@ -264,6 +264,11 @@ class ServiceRequests:
         config: dict[str, Any] = json.loads(self.keyring.unseal(version.config)[_CONFIG])
         return config
 
+    def newest_config(self, service: Row[Any]) -> dict[str, Any]:
+        """The task of the newest version of a service, with its secrets."""
+        with self.database.connect() as conn:
+            return self.config_of(records.version(conn, service.id, service.version))
+
     def _may_run_callbacks(self, version: Row[Any]) -> bool:
         """Whether the one who has sent a version may run an `event_callback` on the controller's computer."""
         return not (_NO_CALLBACKS.items() <= self.keyring.unseal(version.config).items())

@@ -49,6 +49,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("GET", "/cluster-ids/{cluster_id}"): None,
     ("GET", "/services/{name}"): None,
     ("GET", "/service-ids/{service_id}"): None,
+    ("GET", "/services/{name}/spec"): None,
     ("GET", "/services/{name}/token"): None,
     ("GET", "/services/{name}/timeline"): None,
     ("GET", "/services/{name}/proxy-log"): None,

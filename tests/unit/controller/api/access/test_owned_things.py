@@ -77,6 +77,19 @@ def test_token_of_a_service__is_for_those_who_may_change_it(installation: Instal
     assert logs == {"alice": 200, "looker": 200, "bob": 404, "vera": 200, "oscar": 200, "anna": 200}
 
 
+def test_secrets_of_a_service__are_kept_for_their_user_and_for_administrators(installation: Installation) -> None:
+    """The program of an update can read them, and operators may not enter the machines of others either."""
+    assert up(installation, "alice", "sealed", secrets={"KEY": "canary"}).status_code == 201
+    body = {"task": SERVICE_TASK, "kept_secrets": ["KEY"]}
+    statuses = {
+        user: installation.call(user, "POST", "/services/sealed/update", {**body, "key": f"kept-{user}"}).status_code
+        for user in ("oscar", "bob", "alice", "anna", "root")
+    }
+    assert statuses == {"oscar": 403, "bob": 404, "alice": 201, "anna": 201, "root": 201}
+    assert "canary" not in installation.call("vera", "GET", "/services/sealed/spec").text
+    assert installation.call("alice", "POST", "/services/sealed/down").status_code == 200
+
+
 def test_uploads__of_others_are_as_uploads_that_do_not_exist(installation: Installation) -> None:
     update_ = {"task": {**SERVICE_TASK, **UPLOAD}, "key": "with-the-upload"}
     assert up(installation, "bob", "bobs").status_code == 201
