@@ -43,6 +43,10 @@ class ServiceNotFound(ApiError):
     """The service does not exist."""
 
 
+class ReplicaNotFound(Exception):
+    """The service has no such replica."""
+
+
 class ServiceNotReady(Exception):
     """The service does not become ready; the text says why."""
 
@@ -149,6 +153,37 @@ def tail_logs(
         return EXIT_NOT_FOUND
     jobs.tail_logs(job_id, follow=follow, tail=tail, output_stream=output_stream, client=client)
     return 0
+
+
+def download_logs(
+    service_name: str,
+    replica_ids: Iterable[int] | None = None,
+    *,
+    local_dir: str | os.PathLike[str] = jobs.DOWNLOAD_DIR,
+    client: Client | None = None,
+) -> Path:
+    """Write the logs so far to files: `replica-N.log` of each replica, also of those that are over, and
+    `load-balancer.log`. Returns their folder, `<local_dir>/service-<service ID>-<name>`.
+
+    `replica_ids`: only the logs of these replicas. Replaces the files of an earlier download. Raises ServiceNotFound,
+    ReplicaNotFound; OSError for a folder that cannot be written.
+    """
+    client = client or _client()
+    service, chosen = get(service_name, client=client), None if replica_ids is None else set(replica_ids)
+    job_ids = {one["number"]: one["job_id"] for one in service["replicas"] if chosen is None or one["number"] in chosen}
+    if unknown := sorted((chosen or set()) - job_ids.keys()):
+        raise ReplicaNotFound(f"{service_name} has no replica {unknown[0]}")
+    folder = Path(local_dir).expanduser() / f"service-{service['service_id']}-{service['name']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, job_id in job_ids.items():
+        if job_id is None:
+            continue  # it has never had a machine
+        with open(folder / f"replica-{number}.log", "wb") as file, client.logs(job_id, follow=False) as stream:
+            for chunk in stream:
+                file.write(chunk)
+    if chosen is None:
+        (folder / "load-balancer.log").write_text(proxy_log(service_name, client=client), encoding="utf-8")
+    return folder
 
 
 def proxy_log(service_name: str, *, tail: int | None = None, client: Client | None = None) -> str:
