@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import structlog
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,12 +27,15 @@ from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.submit.errors import RequestRejected
 
+log = structlog.get_logger(__name__)
+
 CHANNEL = "/agent/v1/channel"
 SPEC = "/agent/v1/spec"
 NODE_STREAMS = "/agent/v1/streams/"
 USER_STREAMS = "/api/v1/streams"
 _NO_STREAM = {"error": {"message": "no such stream is expected of this node", "where": "path", "fix": ""}}
 _NO_ATTEMPT = {"error": {"message": "this token belongs to no attempt", "where": "Authorization", "fix": ""}}
+_NO_DATABASE = {"error": {"message": "the controller's database is unavailable", "where": None, "fix": "try again"}}
 
 
 class WebSocketEndpoints:
@@ -55,7 +59,12 @@ class WebSocketEndpoints:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            await self._serve_websocket(scope, receive, send)
+            try:
+                await self._serve_websocket(scope, receive, send)
+            except UNAVAILABLE as error:  # whoever has connected tries again
+                log.warning("database.unavailable", error=str(error).partition("\n")[0])
+                if scope:  # it was not accepted yet; otherwise the server closes it
+                    await _deny(NodeSocket(scope, receive, send), 503, _NO_DATABASE)
         elif scope["type"] == "http" and scope["path"] == SPEC and (node_spec := await self._spec(scope)) is not None:
             await JSONResponse(node_spec)(scope, receive, send)
         else:
