@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
 from perdure.controller.maintenance.serve.changes import MAX_DRAIN_S, ReplicaChanges, has_drained
+from perdure.controller.maintenance.serve.launches import ReplicaLaunches
 from perdure.controller.maintenance.serve.metrics import ServiceMetrics
 from perdure.controller.maintenance.serve.proxy_state import (
     Proxies,
@@ -85,6 +86,7 @@ class ServiceWatch:
         self._timeline = timeline
         self._metrics = metrics
         self._silence = SilenceClock(clock.now)
+        self._launches = ReplicaLaunches(lambda: self._requests, sharing, timeline)
         self._changes = ReplicaChanges(database, lambda: self._requests, readiness, sharing, timeline, self.wake)
         reports, may_reuse = self._read_reports, requests.may_reuse
         self.reader = ServiceReader(readiness, reports, sharing.probes, may_reuse, self._silence)
@@ -209,7 +211,7 @@ class ServiceWatch:
             return []
         plan = decide(service.view, service.report.traffic, now)
         self._record(service, plan, now)
-        self._launch_missing(service)
+        self._launches.launch_missing(service, now, self._jobs)
         self._changes.outrun(service)
         self._changes.carry_out(service, now)
         self._end_retired(service, now)
@@ -303,25 +305,6 @@ class ServiceWatch:
                 self._timeline.record(conn, service, "service.replica_launched", now, **of_one)
         failpoint("service.decided")
         self._woken.set()  # the next evaluation reads what was written, and does it
-
-    def _launch_missing(self, service: ReadService) -> None:
-        """Submit the jobs of the replicas that have none."""
-        for one in service.replicas:
-            row = one.stored.row
-            if row.job_id is not None or row.retired_as is not None:
-                continue
-            try:
-                version, zones = service.versions[row.version], {one.view.zone or "" for one in service.replicas} - {""}
-                launched = self._requests.launch_replica(
-                    service.row, version, row.number, is_spot=row.is_spot, taken_zones=zones
-                )
-                self._jobs.add(launched)
-            except RequestRejected as error:
-                now, status = self._clock.now(), ReplicaStatus.FAILED_PROVISION
-                columns = {"retired_at": now, "retired_as": str(status), "message": str(error)}
-                with self._sharing.writing(service.row.id) as conn:
-                    records.change_replica(conn, service.row.id, row.number, **columns)
-                    self._timeline.record_end(conn, service, one.view, status, str(error), now)
 
     def _retire_all(self, service: ReadService, now: float) -> None:
         left = [one.view.number for one in service.replicas if one.view.retired_as is None]

@@ -6,12 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from perdure.controller.api.serve import proxies, services
+from perdure.controller.maintenance.serve.launches import PLACED_WITHIN_S
 from perdure.controller.reconcile.market_state import record_unavailable
+from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.store.codec import decode_recovery
 from perdure.controller.store.engine.batch_writer import WriteBatch
-from perdure.controller.store.records.jobs import Job, Task
+from perdure.controller.store.records.jobs import Attempt, Job, Task
 from perdure.controller.store.records.peer_messages import PeerMessages
 from perdure.controller.store.services import records
 from perdure.controller.store.services.records import Replicas, Versions
@@ -280,6 +283,50 @@ def test_spread_replica__knows_the_zones_of_the_others(alone: Controller) -> Non
     requests.launch_replica(row, version, number, is_spot=True, taken_zones={"west-1a", "east-1a"})
     (task,) = alone.rows(Task)
     assert (task.recovery["strategy"], task.recovery["taken_zones"]) == ("SPREAD", ["east-1a", "west-1a"])
+
+
+def place(alone: Controller, job_id: int, zone: str) -> None:
+    """Record the placement of a job, as the reconciler would."""
+    offer = {"cloud": "c", "region": "r", "zone": zone, "instance_type": "m", "market": "spot", "price_per_hour": 1.0}
+    offer |= {"on_demand_price_per_hour": 2.0, "vcpus": 2, "memory_gib": 8, "accelerators": None}
+    columns = {"job_id": job_id, "task_index": 0, "generation": 1, "state": "REQUESTED", "requested_at": 0.0}
+    with alone.daemon.database.begin() as conn:
+        conn.execute(insert(Attempt).values(**columns, offer=offer))
+
+
+def test_spread_replicas__are_launched_once_the_zone_of_the_one_before_is_known(alone: Controller) -> None:
+    """All at once, they would choose the same one."""
+    policy = {"min_replicas": 3, "spot_placer": "dynamic_fallback", "base_ondemand_fallback_replicas": 1}
+    section = {"readiness_probe": "/up", "replica_policy": policy}
+    alone.up({**SERVICE, "service": section, "resources": {"ports": 8080, "use_spot": True}})
+
+    def taken_zones() -> list[list[str]]:
+        """Of each job, after some evaluations."""
+        for _ in range(3):
+            alone.evaluate()
+        return [row.recovery.get("taken_zones", []) for row in alone.rows(Task)]
+
+    assert taken_zones() == [[], []], "the on-demand replica waits for nothing"
+    jobs = {row.number: row.job_id for row in alone.rows(Replicas)}
+    first, *later = [row.number for row in alone.rows(Replicas) if row.is_spot]
+    assert [jobs[number] for number in later] == [None]
+    place(alone, jobs[first], "west-1a")
+    assert taken_zones() == [[], [], ["west-1a"]]
+
+
+def test_spread_replicas__do_not_wait_for_one_that_finds_no_capacity(alone: Controller) -> None:
+    policy = {"min_replicas": 2, "spot_placer": "dynamic_fallback"}
+    section = {"readiness_probe": "/up", "replica_policy": policy}
+    alone.up({**SERVICE, "service": section, "resources": {"ports": 8080, "use_spot": True}})
+    clock = alone.daemon.api_context.clock
+    assert isinstance(clock, ManualClock)
+    counts = []
+    for seconds in (0.0, PLACED_WITHIN_S - 0.1, 0.2):
+        clock.advance(seconds)
+        alone.evaluate()
+        alone.evaluate()
+        counts.append(len(alone.rows(Task)))
+    assert counts == [1, 1, 2]
 
 
 def test_replica__avoids_the_offers_on_which_the_service_lost_machines(alone: Controller) -> None:
