@@ -232,18 +232,30 @@ def _launches(
         for is_spot, target in targets.items()
         for _ in range(target - sum(one.is_spot is is_spot for one in there))
     ]
-    if not old or view.mode is UpdateMode.BLUE_GREEN:
+    total = sum(targets.values())
+    # At the limit, those that answer their last requests count: their machines are still there.
+    leaving = _num_leaving(view) if _is_at_limit(view.spec.policy, total) else 0
+    if view.mode is UpdateMode.BLUE_GREEN or not (old or leaving):
         return tuple(missing)
-    return tuple(missing[: max(0, _limit(view.spec.policy, sum(targets.values())) - len(new) - len(old))])
+    return tuple(missing[: max(0, _limit(view.spec.policy, total) - len(new) - len(old) - leaving)])
+
+
+def _num_leaving(view: ServiceView) -> int:
+    """How many replicas of other versions were retired, and are not over."""
+    return sum(one.retired_as is not None and one.version != view.version for one in view.replicas)
 
 
 def _limit(policy: ReplicaPolicy, total: int) -> int:
-    """How many replicas there may be during a rolling update: one more than needed, but not above `max_replicas`.
+    """How many replicas there may be during a rolling update: one more than needed, but not above `max_replicas`."""
+    return total if _is_at_limit(policy, total) else total + 1
+
+
+def _is_at_limit(policy: ReplicaPolicy, total: int) -> bool:
+    """Whether there are as many replicas as there may be.
 
     A service that needs a single replica gets a second one nevertheless: without it, it would answer nothing meanwhile.
     """
-    is_at_limit = policy.max_replicas is not None and policy.scales and 1 < policy.max_replicas <= total
-    return total if is_at_limit else total + 1
+    return policy.max_replicas is not None and policy.scales and 1 < policy.max_replicas <= total
 
 
 def _room(

@@ -141,6 +141,20 @@ def test_decide__never_exceeds_the_maximum_in_a_rolling_update() -> None:
     assert min(len(one) for one in served) >= 2
 
 
+def test_decide__counts_at_the_maximum_what_answers_its_last_requests() -> None:
+    """Its machine is still there."""
+    policy = ReplicaPolicy(min_replicas=1, max_replicas=3, target_ongoing=1.0)
+    fields: dict[str, Any] = {"version": 2, "spec": ServiceSpec(policy), "scale": ScaleState(3)}
+    busy, leaving = Traffic(in_flight=3), replica(1, retired_as=ReplicaStatus.TERMINATED)
+    for others in ([replica(2), replica(3)], [replica(4, version=2), replica(5, version=2)]):
+        waiting, gone = service(3, leaving, *others, **fields), service(3, *others, **fields)
+        assert decide(waiting, busy, NOW).launches == ()
+        assert decide(gone, busy, NOW).launches == (False,)
+    lost = replica(1, outcome=Reason.NOT_RECOVERED, attempt_state=AttemptState.DRAINING)
+    plan = decide(service(3, lost, replica(2), **fields), busy, NOW)
+    assert plan.launches == (False, False), "one with a notice does not count"
+
+
 def test_decide__switches_a_blue_green_update_at_once() -> None:
     counts, served = steps(service(2, replica(1), replica(2), version=2), mode=UpdateMode.BLUE_GREEN)
     assert max(counts) == 4
