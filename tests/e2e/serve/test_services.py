@@ -7,11 +7,13 @@ import http.client
 import os
 import signal
 import time
+from datetime import datetime
 
 import psutil
 import pytest
 
 from perdure.sdk import serve
+from perdure.sdk.spec.service_fields import DEFAULT_PROBE_INTERVAL_S
 from support.helpers.services import PROGRAM, Caller, ServiceHost, service_task
 from support.helpers.timing import scaled
 
@@ -88,26 +90,34 @@ def test_endpoint__carries_websockets(caller: Caller) -> None:
 
 
 def test_endpoint__repeats_no_post(sky: ServiceHost, caller: Caller) -> None:
-    count = lambda: sum(caller.call("/calls").json()["calls"] for _ in range(2))  # noqa: E731
-    before = count()
+    before = caller.calls(2)
     assert caller.call("/x", "POST", body={"hang_up": True}).status == 502
-    assert count() == before + 1
+    assert caller.calls(2) == before + 1
 
 
 def test_endpoint__repeats_a_get_without_an_answer(caller: Caller) -> None:
     assert caller.call("/once").status == 200, "each replica hangs up at first"
 
 
+_LONG = (pytest.mark.long, pytest.mark.timeout(500))
+
+
 @pytest.mark.parametrize(
-    ("limit_s", "wait_s"),
-    [(1, 4), pytest.param(None, 130, marks=[pytest.mark.long, pytest.mark.timeout(400)], id="SkyServe's limit")],
+    ("limit_s", "wait_s", "status"),
+    [
+        (1, 4, 504),
+        pytest.param(None, 130, 504, marks=_LONG, id="longer than SkyServe's limit, which is the default"),
+        pytest.param(200, 130, 200, marks=_LONG, id="within a limit of the service"),
+    ],
 )
-def test_endpoint__gives_a_slow_post_to_one_replica(sky: ServiceHost, limit_s: int | None, wait_s: int) -> None:
+def test_endpoint__gives_a_slow_post_to_one_replica(
+    sky: ServiceHost, limit_s: int | None, wait_s: int, status: int
+) -> None:
     """A generation that takes longer than the limit is not begun a second time."""
     balancer = {"load_balancer": {"stream_timeout_seconds": limit_s}} if limit_s else {}
     caller = sky.up("slow", service_task({"replicas": 2, **balancer}), ready=2)
-    assert caller.call("/x", "POST", body={"wait_s": wait_s}).status == 504
-    assert sum(caller.call("/calls").json()["calls"] for _ in range(2)) == 1
+    assert caller.call("/x", "POST", body={"wait_s": wait_s}, timeout_s=wait_s + 60).status == status
+    assert caller.calls(2) == 1
     sky.controller.perdure("serve", "down", "slow", "--yes")
 
 
@@ -165,6 +175,12 @@ def test_service__that_cannot_start_says_why(sky: ServiceHost) -> None:
     sky.up("broken", service_task({"replicas": 1}, run="echo 'no such model: tiny-7b'; exit 3"), ready=None)
     service = sky.until("broken", lambda one: one["status"] == "FAILED", "the status FAILED")
     assert "no such model: tiny-7b" in service["message"]
+    (replica,) = service["replicas"]
+    (ended,) = [one for one in serve.timeline("broken", client=sky.client) if one["kind"] == "service.failed"]
+    began = sky.controller.job(replica["job_id"])["attempts"][0]["running_at"]
+    took = datetime.fromisoformat(ended["at"]) - datetime.fromisoformat(began)
+    assert took.total_seconds() < scaled(DEFAULT_PROBE_INTERVAL_S), "within one probe"
+    assert "no such model: tiny-7b" in sky.controller.perdure("serve", "status", "broken").stdout
     caller = Caller(service["endpoint"] or "", serve.token("broken", client=sky.client)["token"])
     # A request that was on its way to the replica when that ended is answered with 502.
     sky.controller.until(lambda: caller.call().status == 503, "the refusal of every request")

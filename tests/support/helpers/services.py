@@ -153,17 +153,29 @@ class Caller:
     endpoint: str
     token: str
 
-    def open(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=scaled(60))
+    def open(self, timeout_s: float = 60) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(urlsplit(self.endpoint).netloc, timeout=scaled(timeout_s))
 
-    def call(self, path: str = "/", method: str = "GET", *, body: Any = None, token: str | None = None) -> Answer:
+    def call(
+        self, path: str = "/", method: str = "GET", *, body: Any = None, token: str | None = None, timeout_s: float = 60
+    ) -> Answer:
         """One request on a connection of its own. Raises what `http.client` raises."""
-        with contextlib.closing(self.open()) as link:
+        with contextlib.closing(self.open(timeout_s)) as link:
             key = self.token if token is None else token
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             link.request(method, path, None if body is None else json.dumps(body), headers)
             answer = link.getresponse()
             return Answer(answer.status, answer.read(), dict(answer.headers))
+
+    def calls(self, count: int) -> int:
+        """How many POST and similar requests `count` replicas have received, once each of them has answered."""
+        by_replica: dict[str, int] = {}
+        for _ in range(20 * count):
+            if len(by_replica) == count:
+                return sum(by_replica.values())
+            answer = self.call("/calls").json()
+            by_replica[answer["replica"]] = answer["calls"]
+        raise AssertionError(f"only {sorted(by_replica)} answered")
 
     def stream(self, count: int, **more: Any) -> Iterator[dict[str, Any]]:
         """The events of a streamed completion. Raises IncompleteRead if it is cut."""

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self.answer({"object": "list", "data": [{"id": os.environ.get("MODEL", "tiny")}]})
         elif self.path == "/calls":
-            self.answer({"calls": calls})
+            self.answer({"replica": REPLICA, "calls": calls})
         elif self.path == "/once":
             self.hang_up_once()
         elif self.path == "/exit":
