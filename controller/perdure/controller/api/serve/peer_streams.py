@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import structlog
 from sqlalchemy import Engine
+from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
@@ -102,7 +103,7 @@ class PeerStreams:
             await socket.close(1008)
             return
         await socket.accept()
-        with contextlib.suppress(OSError, RuntimeError, TimeoutError):  # the other controller has gone
+        with contextlib.suppress(OSError, RuntimeError, TimeoutError, WebSocketDisconnect):  # the other one has gone
             try:
                 place, port = _parse_request(await receive_text(socket, OPEN_TIMEOUT_S))
                 async with self.local(place, port, socket.lost()) as node:

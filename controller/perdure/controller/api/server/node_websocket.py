@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import structlog
 from starlette.types import ASGIApp
+from starlette.websockets import WebSocketDisconnect
 from websockets import protocol as websocket
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.utils import accept_key
@@ -112,7 +113,7 @@ class NodeWebSocketProtocol(asyncio.Protocol):
     async def _run(self) -> None:
         try:
             await self._app(self.scope, self.receive, self.send)
-        except OSError:  # the node is gone
+        except (OSError, WebSocketDisconnect):  # the node is gone
             pass
         except Exception:
             log.exception("websocket.failed")

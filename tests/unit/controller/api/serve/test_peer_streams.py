@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
+from structlog.testing import capture_logs
 from websockets.asyncio.server import ServerConnection, serve
 
 from perdure.controller.api.request_precheck import bearer
@@ -209,6 +210,22 @@ def test_caller__that_leaves_ends_the_stream() -> None:
                 pass
 
     play(scene)
+
+
+def test_caller__that_closes_the_stream_is_no_failure() -> None:
+    """As the proxy of a service does with each connection that it needs no more."""
+
+    async def scene(two: Two) -> None:
+        loop = asyncio.get_running_loop()
+        two.a._known[PLACE] = (loop.time() + 60, two.peer)
+        async with two.a.open(PLACE, 8080, loop.create_future()) as stream:
+            await stream.send_bytes(b"hello")
+            await stream.receive()
+        two.programs[0].end()
+
+    with capture_logs() as lines:
+        play(scene)
+    assert [line for line in lines if line["log_level"] == "error"] == []
 
 
 TOO_DEEP = "[" * 100_000
