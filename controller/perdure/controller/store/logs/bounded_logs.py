@@ -154,6 +154,9 @@ class BoundedLogs:
     def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
         return self._logs.read_chunk(key, chunk)
 
+    def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
+        return self._logs.read_range(key, rank, offset, length)
+
     def remove(self, job_id: int) -> bool:
         with self._lock:
             for place in [place for place in self._sizes if place[0][0] == job_id]:

@@ -27,7 +27,8 @@ from perdure.controller.runtime.loop_guard import LoopGuard
 from perdure.controller.store.logs.protocol import Chunk, LogWrite
 
 _MAX_OPEN_NODES = 1024  # nodes whose files stay open
-_CHUNK_BYTES = 2**16  # listed, and read, at once
+_CHUNK_BYTES = 2**16  # listed at once
+_READ_BYTES = 2**18  # read at once
 # Several ranks that send single bytes by turns make the index longer than the log. In an index of this length the order
 # of ranks is kept to within `_COARSE_BYTES`.
 _LONG_INDEX_BYTES, _COARSE_BYTES = 2**20, 2**12
@@ -56,6 +57,11 @@ class IndexReader:
             self._extend(chunks, rank, size)
         return chunks
 
+    def copy(self) -> IndexReader:
+        other = IndexReader(self._index, self._unlisted_sizes)
+        other._position, other._listed, other._ends = self._position, dict(self._listed), dict(self._ends)
+        return other
+
     def _new_lines(self) -> list[bytes]:
         try:
             with self._index.open("rb") as file:
@@ -73,7 +79,7 @@ class IndexReader:
         if end <= start:
             return
         self._ends[rank] = end
-        if chunks and chunks[-1].rank == rank and end - chunks[-1].offset <= _CHUNK_BYTES:
+        if chunks and chunks[-1].rank == rank and end - chunks[-1].offset <= _READ_BYTES:
             start = chunks.pop().offset
         chunks.append(Chunk(rank, start, end - start))
 
@@ -253,9 +259,13 @@ class FileLogStore:
         return True
 
     def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
-        with (self.folder(key) / f"{chunk.rank}.log").open("rb") as raw:
-            raw.seek(chunk.offset)
-            return raw.read(chunk.length)
+        return self.read_range(key, chunk.rank, chunk.offset, chunk.length)
+
+    def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
+        # As text: paths as objects would take a third of the time that it takes to read a long log.
+        with open(f"{self._root}/{key[0]}/{key[1]}/{key[2]}/{rank}.log", "rb", buffering=0) as raw:
+            raw.seek(offset)
+            return raw.read(length)
 
 
 def _make_new(folder: Path) -> bool:

@@ -90,6 +90,8 @@ class JobUpdates:
         self._feeds: set[ChangeFeed] = set()
         self._changed: deque[int] = deque()
         self._is_flush_scheduled = False
+        #: Different after every change of a job.
+        self.revision = 0
 
     @property
     def num_feeds(self) -> int:
@@ -97,6 +99,7 @@ class JobUpdates:
 
     def publish_job(self, job_id: int) -> None:
         """Wake the subscribers of a job that has changed."""
+        self.revision += 1
         self._publish(job_id, True)
         loop = self._loop
         if self._feeds and loop is not None and not loop.is_closed():

@@ -34,6 +34,10 @@ class ChunkReader(Protocol):
         """The chunks received since the last call, in the order in which they were received."""
         ...
 
+    def copy(self) -> ChunkReader:
+        """Another reader, which continues where this one stands."""
+        ...
+
 
 class LogStore(Protocol):
     """The logs of all nodes. Every method may be called from any thread at any time."""
@@ -69,6 +73,10 @@ class LogStore(Protocol):
     def reader(self, key: AttemptKey) -> ChunkReader: ...
 
     def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes: ...
+
+    def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
+        """Any bytes of a node's log that are stored. Raises FileNotFoundError if the log was deleted."""
+        ...
 
     def remove(self, job_id: int) -> bool:
         """Delete some of the logs of a finalized job. True if there may be more: then call again."""

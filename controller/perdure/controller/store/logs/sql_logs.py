@@ -269,10 +269,13 @@ class SqlLogStore:
         return logs
 
     def reader(self, key: AttemptKey) -> RowReader:
-        reader = RowReader(self._autocommit or self._database, key)
+        reader = RowReader(self._autocommit or self._database, key, lambda copy: self._register(key, copy))
+        self._register(key, reader)
+        return reader
+
+    def _register(self, key: AttemptKey, reader: RowReader) -> None:
         with self._readers_lock:
             self._readers.setdefault(key, WeakSet()).add(reader)
-        return reader
 
     def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
         end = chunk.offset + chunk.length
@@ -280,6 +283,18 @@ class SqlLogStore:
         query = select(Chunks.c.data).where(*_is(Chunks, key), *wanted).order_by(Chunks.c.start)
         with (self._autocommit or self._database).connect() as conn:
             return b"".join(conn.execute(query).scalars())
+
+    def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
+        end = offset + length
+        # A row has at most `CHUNK_BYTES`, so the one with the first byte begins no earlier than that.
+        near = (Chunks.c.rank == rank, Chunks.c.start > offset - CHUNK_BYTES, Chunks.c.start < end)
+        query = select(Chunks.c.start, Chunks.c.data).where(*_is(Chunks, key), *near)
+        query = query.where(Chunks.c.start + Chunks.c.length > offset).order_by(Chunks.c.start)
+        with (self._autocommit or self._database).connect() as conn:
+            rows = conn.execute(query).all()
+        if not rows:
+            raise FileNotFoundError(f"no log of attempt {key}")
+        return b"".join(row.data for row in rows)[offset - rows[0].start :][:length]
 
     def remove(self, job_id: int) -> bool:
         key = tuple_(Chunks.c.task_index, Chunks.c.generation, Chunks.c.number)

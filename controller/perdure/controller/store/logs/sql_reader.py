@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Engine, bindparam, case, select
@@ -45,13 +45,23 @@ class RowReader:
     number is missing between them and the rows that were read before.
     """
 
-    def __init__(self, database: Engine, key: AttemptKey) -> None:
+    def __init__(
+        self, database: Engine, key: AttemptKey, on_copied: Callable[[RowReader], None] = lambda _: None
+    ) -> None:
         self.next_number = 0
+        self._on_copied = on_copied  # the store publishes rows to copies, too
         self._database = database
+        self._attempt = key
         self._key = dict(zip(("job_id", "task_index", "generation"), key, strict=True))
         self._lock = threading.Lock()
         self._buffered: deque[LogRow] = deque()  # consecutive numbers
         self._buffered_bytes = 0
+
+    def copy(self) -> RowReader:
+        other = RowReader(self._database, self._attempt, self._on_copied)
+        other.next_number = self.next_number
+        self._on_copied(other)
+        return other
 
     def publish(self, rows: Sequence[LogRow]) -> None:
         """Buffer rows that were just committed, in order, until they are read. At most 1 MiB is buffered."""

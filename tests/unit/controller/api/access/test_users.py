@@ -15,6 +15,7 @@ from perdure.controller.api.dashboard import events
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
 from perdure.controller.api.routes import logs
 from perdure.controller.api.tunnel.broker import while_valid
+from perdure.controller.store.logs.job_transcript import JobTranscript
 from perdure.controller.submit.errors import RequestRejected
 from support.helpers.timing import scaled
 from unit.controller.api.access.conftest import ALICES, URL, Installation
@@ -178,7 +179,8 @@ def test_open_streams__end_when_the_token_is_revoked(installation: Installation)
 
     async def scenario() -> None:
         session = asyncio.ensure_future(while_valid(who, asyncio.sleep(3600)))
-        followed = logs._stream(who, logs._TranscriptReader(context, ALICES, None, None), 0, True)
+        transcript = JobTranscript(context.database, context.logs, ALICES)
+        followed = logs._stream(who, transcript, (), 0, True)
         hints = events._hints(who, BrowserSessions(context), None, 3600.0)
         signed_in = BrowserSession(f"{token_id}~x", context.clock.now(), context.clock.now() + 3600)
         of_browser = events._hints(who, BrowserSessions(context), signed_in, 3600.0)

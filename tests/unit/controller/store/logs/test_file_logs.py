@@ -154,9 +154,9 @@ def test_single_bytes__are_one_chunk_in_the_index_and_for_readers(tmp_path: Path
 
 def test_old_index__of_single_bytes_is_read_in_few_chunks(tmp_path: Path) -> None:
     logs = FileLogStore(tmp_path)
-    logs.append(KEY, 0, 0, b"x" * 100_000)
-    (logs.folder(KEY) / "index").write_bytes(b"0 1\n" * 100_000)
-    assert [chunk.length for chunk in FileLogStore(tmp_path).reader(KEY).read_new()] == [65_536, 34_464]
+    logs.append(KEY, 0, 0, b"x" * 300_000)
+    (logs.folder(KEY) / "index").write_bytes(b"0 1\n" * 300_000)
+    assert [chunk.length for chunk in FileLogStore(tmp_path).reader(KEY).read_new()] == [262_144, 37_856]
 
 
 def test_long_index__grows_no_more_with_each_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

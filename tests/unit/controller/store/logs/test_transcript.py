@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.controller.store.logs.transcript import AttemptInfo, Transcript, start_of_tail
+from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
 
 KEY = (1, 0, 1)
 
@@ -68,16 +65,32 @@ def test_read_new__pieces_equal_a_single_reading(tmp_path: Path) -> None:
     assert pieces == b"".join(Transcript(logs, lambda: attempts).read_new())
 
 
-@given(st.lists(st.text("ab\n", max_size=8).map(str.encode), max_size=12), st.integers(1, 6))
-def test_start_of_tail__finds_the_last_lines(pieces: list[bytes], count: int) -> None:
-    whole = b"".join(pieces)
-    expected = b"".join(whole.splitlines(keepends=True)[-count:])
-    assert whole[start_of_tail(pieces, count) :] == expected
-
-
 def test_read_new__says_that_the_cloud_refused_an_attempt(tmp_path: Path) -> None:
     refused = AttemptInfo(
         (1, 0, 1), 1, "2026-01-01T00:00:00Z", "aws/x", "", True, None, refusal="InsufficientInstanceCapacity"
     )
     text = b"".join(Transcript(FileLogStore(tmp_path), lambda: [refused]).read_new()).decode()
     assert text.splitlines()[1:] == ["--- attempt 1 refused: InsufficientInstanceCapacity ---"]
+
+
+def test_copy__continues_where_the_original_stands(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    attempts = [info(1, nodes=2, has_ended=False)]
+    transcript = Transcript(logs, lambda: attempts)
+    logs.append(KEY, 0, 0, b"one\nhalf")
+    before = b"".join(transcript.read_new())
+    copy = transcript.copy(lambda: attempts)
+    logs.append(KEY, 0, 8, b" a line\n")
+    logs.append(KEY, 1, 0, b"other\n")
+    assert b"".join(copy.read_new()) == b"(rank 0) half a line\n(rank 1) other\n"
+    assert before + b"".join(transcript.read_new()) == b"".join(Transcript(logs, lambda: attempts).read_new())
+
+
+def test_new_parts__of_a_line_of_several_chunks_name_its_bytes(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    logs.append(KEY, 0, 0, b"x" * 70_000)
+    logs.append(KEY, 0, 70_000, b"y" * 70_000 + b"\nnext")
+    parts = list(Transcript(logs, lambda: [info(nodes=2, reason="DONE")]).new_parts())
+    sources = [(part.chunk.offset, part.chunk.length) for part in parts if part.chunk is not None]
+    assert sources == [(0, 140_001), (140_001, 4)]
+    assert [len(part.data) for part in parts[1:3]] == [140_010, len("(rank 0) next\n")]

@@ -1,0 +1,250 @@
+"""Where the lines of a transcript are, so that any part of a long one can be shown without reading what is before it.
+
+An index is built by reading the transcript once, and continued as the transcript grows. It keeps no text: a block says
+which bytes of which node's log it is rendered from. One GiB of one node's output takes 4096 blocks of some hundred
+bytes each.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.logs.job_transcript import JobTranscript
+from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.logs.transcript import TranscriptPart, render
+
+BLOCK_BYTES = 2**18
+MAX_LINE_BYTES = 16_384
+"""A longer line is cut where lines are shown."""
+_SOURCE_NUMBERS = 3  # the rank, the offset, the length
+_MAX_INDEXES, _MAX_INDEX_BYTES = 32, 64 * 2**20
+
+
+@dataclass
+class _Run:
+    """Consecutive pieces of the output of an attempt, as rank, offset and length."""
+
+    key: AttemptKey
+    with_rank: bool
+    pieces: array[int]
+
+    def append(self, rank: int, offset: int, length: int) -> None:
+        if self.pieces:
+            last_rank, last_offset, last_length = self.pieces[-_SOURCE_NUMBERS:]
+            if last_rank == rank and last_offset + last_length == offset:
+                self.pieces[-1] += length
+                return
+        self.pieces.extend((rank, offset, length))
+
+    def text(self, logs: LogStore) -> Iterator[bytes]:
+        for at in range(0, len(self.pieces), _SOURCE_NUMBERS):
+            rank, offset, length = self.pieces[at : at + _SOURCE_NUMBERS]
+            yield render(logs.read_range(self.key, rank, offset, length), rank, with_rank=self.with_rank)
+
+    def copy(self) -> _Run:
+        return _Run(self.key, self.with_rank, self.pieces[:])
+
+
+@dataclass
+class Block:
+    """Some of the transcript's bytes, from byte `start` on. `line`: how many lines end before it."""
+
+    start: int
+    line: int
+    size: int = 0
+    newlines: int = 0
+    begins_line: bool = True
+    ends_line: bool = True
+    parts: list[bytes | _Run] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    def append(self, part: TranscriptPart) -> None:
+        data, chunk, attempt = part.data, part.chunk, part.attempt
+        self.size += len(data)
+        self.newlines += data.count(b"\n")
+        self.ends_line = data.endswith(b"\n")
+        if chunk is None:
+            self.parts.append(data)
+            return
+        last, with_rank = self.parts[-1] if self.parts else None, attempt.num_nodes > 1
+        if not isinstance(last, _Run) or last.key != attempt.key or last.with_rank != with_rank:
+            last = _Run(attempt.key, with_rank, array("Q"))
+            self.parts.append(last)
+        last.append(chunk.rank, chunk.offset, chunk.length)
+
+    def text(self, logs: LogStore) -> bytes:
+        parts = [[part] if isinstance(part, bytes) else part.text(logs) for part in self.parts]
+        return b"".join(piece for part in parts for piece in part)
+
+    def copy(self) -> Block:
+        parts = [part if isinstance(part, bytes) else part.copy() for part in self.parts]
+        return Block(self.start, self.line, self.size, self.newlines, self.begins_line, self.ends_line, parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the block takes."""
+        return 200 + sum(200 + (len(part) if isinstance(part, bytes) else 8 * len(part.pieces)) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class AttemptLine:
+    """The line, counted from 0, that is the headline of an attempt."""
+
+    task_index: int
+    generation: int
+    line: int
+
+
+@dataclass(frozen=True)
+class TranscriptView:
+    """A transcript as it was at a moment. Methods read the logs, so they need a worker thread; they raise
+    FileNotFoundError once the log was deleted. Lines are counted from 0."""
+
+    blocks: Sequence[Block]
+    attempts: Sequence[AttemptLine]
+    is_final: bool
+    _logs: LogStore
+
+    @property
+    def size(self) -> int:
+        return self.blocks[-1].end if self.blocks else 0
+
+    @property
+    def num_lines(self) -> int:
+        if not self.blocks:
+            return 0
+        last = self.blocks[-1]
+        return last.line + last.newlines + (0 if last.ends_line else 1)
+
+    def text_of(self, block: Block) -> bytes:
+        return block.text(self._logs)
+
+    def pieces(self, start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` to `end`."""
+        at = max(0, bisect_right(self.blocks, start, key=lambda block: block.start) - 1)
+        for block in self.blocks[at:]:
+            if block.start >= end:
+                return
+            if data := self.text_of(block)[max(0, start - block.start) : end - block.start]:
+                yield data
+
+    def offset_of(self, line: int) -> int:
+        """The byte at which a line begins; the end of the transcript if it has no such line."""
+        if line <= 0:
+            return 0
+        at = bisect_left(self.blocks, line, key=lambda block: block.line) - 1
+        block = self.blocks[at] if self.blocks else None
+        if block is None or block.line + block.newlines < line:
+            return self.size
+        data, position = self.text_of(block), 0
+        for _ in range(line - block.line):
+            position = data.index(b"\n", position) + 1
+        return block.start + position
+
+    def start_of_tail(self, count: int) -> int:
+        """The offset of the last `count` lines."""
+        return self.offset_of(self.num_lines - count)
+
+    def lines(self, first: int, count: int) -> list[bytes]:
+        """Some lines, without their ends. A line that is longer than `MAX_LINE_BYTES` is cut."""
+        start, end = self.offset_of(first), self.offset_of(first + count)
+        shown: list[bytes] = []
+        line = _Line()
+        for data in self.pieces(start, end):
+            *complete, rest = data.split(b"\n")
+            for text in complete:
+                line.add(text)
+                shown.append(line.shown())
+                line = _Line()
+            line.add(rest)
+        return [*shown, line.shown()] if line.size else shown
+
+
+@dataclass
+class _Line:
+    """A line, of which no more is kept than is shown."""
+
+    text: bytes = b""
+    size: int = 0
+
+    def add(self, text: bytes) -> None:
+        self.text += text[: MAX_LINE_BYTES - len(self.text)]
+        self.size += len(text)
+
+    def shown(self) -> bytes:
+        cut = self.size - len(self.text)
+        return self.text + b" [... and %d more bytes]" % cut if cut else self.text
+
+
+class TranscriptIndex:
+    """The index of one transcript. Safe to use from any thread."""
+
+    def __init__(self, logs: LogStore, transcript: JobTranscript) -> None:
+        self._logs = logs
+        self._transcript = transcript
+        self._blocks: list[Block] = []
+        self._attempts: list[AttemptLine] = []
+        self._lock = threading.Lock()
+        self.memory_bytes = 0  # about, without the last block
+
+    def view(self) -> TranscriptView:
+        """The transcript as it is now. Raises what the database raises."""
+        return self.view_and_rest()[0]
+
+    def view_and_rest(self) -> tuple[TranscriptView, JobTranscript]:
+        """The transcript as it is now, and one that continues after it."""
+        with self._lock:
+            is_final = self._transcript.refresh()
+            for part in self._transcript.new_parts():
+                self._append(part)
+            blocks = [*self._blocks[:-1], *(block.copy() for block in self._blocks[-1:])]
+            return TranscriptView(blocks, list(self._attempts), is_final, self._logs), self._transcript.copy()
+
+    def _append(self, part: TranscriptPart) -> None:
+        last = self._blocks[-1] if self._blocks else Block(0, 0)
+        if not self._blocks or last.size >= BLOCK_BYTES:
+            self.memory_bytes += last.memory_bytes
+            last = Block(last.end, last.line + last.newlines, begins_line=last.ends_line)
+            self._blocks.append(last)
+        if part.begins_attempt:
+            _, task_index, generation = part.attempt.key
+            ended_here = int(part.data.startswith(b"\n"))
+            self._attempts.append(AttemptLine(task_index, generation, last.line + last.newlines + ended_here))
+        last.append(part)
+
+
+class TranscriptIndexes:
+    """The indexes that were used last. Safe to use from any thread."""
+
+    def __init__(self, max_indexes: int = _MAX_INDEXES, max_bytes: int = _MAX_INDEX_BYTES) -> None:
+        self._max_indexes, self._max_bytes = max_indexes, max_bytes
+        self._indexes: OrderedDict[Hashable, TranscriptIndex] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, key: Hashable, create: Callable[[], TranscriptIndex]) -> TranscriptIndex:
+        """The index of `key`; others that were not used for longest are dropped when all become too large."""
+        with self._lock:
+            index = self._indexes.pop(key, None) or create()
+            self._indexes[key] = index
+            others = [(other, self._indexes[other]) for other in reversed(self._indexes)][1:]
+        total = 0
+        for number, (other, old) in enumerate(others, start=1):
+            total += old.memory_bytes
+            if number >= self._max_indexes or total > self._max_bytes:
+                with self._lock:
+                    self._indexes.pop(other, None)
+        return index
+
+    def forget(self, key: Hashable) -> None:
+        """Drop an index: the log was deleted."""
+        with self._lock:
+            self._indexes.pop(key, None)

@@ -1,0 +1,142 @@
+"""The index of a transcript finds every line without reading those before it, while the transcript grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+
+from perdure.controller.store.logs import transcript_index
+from perdure.controller.store.logs.file_logs import FileLogStore
+from perdure.controller.store.logs.job_transcript import JobTranscript
+from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.logs.sql_logs import SqlLogStore
+from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
+from perdure.controller.store.logs.transcript_index import AttemptLine, TranscriptIndex, TranscriptIndexes
+
+TEXTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.text("ab\n", max_size=12).map(str.encode)))
+
+
+def info(generation: int, nodes: int, *, has_ended: bool = True) -> AttemptInfo:
+    reason = "PREEMPTED" if has_ended else None
+    return AttemptInfo((1, 0, generation), nodes, "2026-01-01T00:00:00Z", "local/x", "", has_ended, reason)
+
+
+class KnownTranscript(JobTranscript):
+    """One whose attempts a test says."""
+
+    def __init__(self, logs: LogStore, attempts: list[AttemptInfo]) -> None:
+        super().__init__(None, logs, 1)  # type: ignore[arg-type]  # no query is made
+        self._attempts = attempts
+
+    def refresh(self) -> bool:
+        return False
+
+    def copy(self) -> Any:
+        other = super().copy()
+        other._attempts = self._attempts
+        return other
+
+
+def whole_of(logs: LogStore, attempts: list[AttemptInfo]) -> bytes:
+    return b"".join(Transcript(logs, lambda: attempts).read_new())
+
+
+@given(TEXTS, st.integers(1, 40), st.data())
+def test_view__equals_the_transcript(texts: list[tuple[int, int, bytes]], block: int, data: st.DataObject) -> None:
+    """Attempts of one, two and one nodes; whatever is read when."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(transcript_index, "BLOCK_BYTES", block)
+        logs = FileLogStore(Path(folder))
+        attempts = [info(1, 1, has_ended=False)]
+        index = TranscriptIndex(logs, KnownTranscript(logs, attempts))
+        for nth, rank, text in sorted(texts, key=lambda one: one[0]):
+            nodes = (1, 2, 1)[nth]
+            while len(attempts) <= nth:
+                attempts[-1] = info(len(attempts), (1, 2, 1)[len(attempts) - 1])
+                attempts.append(info(len(attempts) + 1, (1, 2, 1)[len(attempts)], has_ended=False))
+            key, rank = (1, 0, nth + 1), min(rank, nodes - 1)
+            logs.append(key, rank, logs.size(key, rank), text)
+            if data.draw(st.booleans()):
+                index.view()
+        view, rest = index.view_and_rest()
+        whole = whole_of(logs, attempts)
+        assert b"".join(view.pieces(0, view.size)) == whole
+        lines = whole.split(b"\n")
+        if lines[-1] == b"":
+            lines.pop()
+        assert view.num_lines == len(lines)
+        first, count = data.draw(st.integers(0, len(lines) + 1)), data.draw(st.integers(1, 6))
+        assert view.lines(first, count) == lines[first : first + count]
+        start, end = sorted(data.draw(st.integers(0, len(whole))) for _ in range(2))
+        assert b"".join(view.pieces(start, end)) == whole[start:end]
+        assert whole[view.start_of_tail(count) :] == b"".join(whole.splitlines(keepends=True)[-count:])
+        for mark in view.attempts:
+            assert lines[mark.line].startswith(b"--- attempt %d on" % mark.generation)
+        assert [mark.generation for mark in view.attempts] == list(range(1, len(attempts) + 1))
+        logs.append(attempts[-1].key, 0, logs.size(attempts[-1].key, 0), b"new\n")
+        assert whole + b"".join(rest.read_new()) == whole_of(logs, attempts)
+
+
+def test_lines__that_are_long_are_cut(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    attempts = [info(1, 1, has_ended=False)]
+    logs.append((1, 0, 1), 0, 0, b"x" * 1_000_000 + b"\nshort")
+    view = TranscriptIndex(logs, KnownTranscript(logs, attempts)).view()
+    assert view.num_lines == 3
+    assert view.lines(1, 5) == [b"x" * 16_384 + b" [... and 983616 more bytes]", b"short"]
+    assert view.attempts == [AttemptLine(0, 1, 0)]
+
+
+def test_view__does_not_change_while_the_log_grows(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    attempts = [info(1, 1, has_ended=False)]
+    index = TranscriptIndex(logs, KnownTranscript(logs, attempts))
+    logs.append((1, 0, 1), 0, 0, b"one\n")
+    before = index.view()
+    logs.append((1, 0, 1), 0, 4, b"two\n")
+    after = index.view()
+    assert (before.num_lines, after.num_lines) == (2, 3)
+    assert before.lines(0, 9) == after.lines(0, 2)
+
+
+def test_view__of_a_log_in_the_database_reads_parts_of_rows(database: Engine) -> None:
+    logs = SqlLogStore(database)
+    attempts = [info(1, 2, has_ended=False)]
+    index = TranscriptIndex(logs, KnownTranscript(logs, attempts))
+    logs.append((1, 0, 1), 0, 0, b"one\ntw")
+    index.view()
+    logs.append((1, 0, 1), 1, 0, b"uno\n")
+    logs.append((1, 0, 1), 0, 6, b"o\nthree\n")
+    view = index.view()
+    assert view.lines(1, 9) == [b"(rank 0) one", b"(rank 1) uno", b"(rank 0) two", b"(rank 0) three"]
+    assert b"".join(view.pieces(0, view.size)) == whole_of(logs, attempts)
+    while logs.remove(1):
+        pass
+    with pytest.raises(FileNotFoundError):
+        view.lines(1, 9)
+
+
+def test_indexes__drop_those_that_were_used_least_recently(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    created: list[int] = []
+
+    def of(indexes: TranscriptIndexes, key: int) -> TranscriptIndex:
+        return indexes.of(key, lambda: created.append(key) or TranscriptIndex(logs, KnownTranscript(logs, [])))
+
+    few = TranscriptIndexes(max_indexes=2)
+    for key in (1, 2, 1, 3, 1, 2):
+        of(few, key)
+    assert created == [1, 2, 3, 2]
+    created.clear()
+    small = TranscriptIndexes(max_bytes=100)
+    of(small, 1).memory_bytes = 101
+    of(small, 2)
+    of(small, 2)
+    of(small, 1)
+    assert created == [1, 2, 1]
