@@ -37,6 +37,8 @@ COMMANDS = {
     ),
     "users": LazyCommand("perdure.cli.controller.users:users", "Add users, and set their roles, limits and budgets."),
     "tokens": LazyCommand("perdure.cli.controller.tokens:tokens", "Create, list and revoke the tokens of users."),
+    "login": LazyCommand("perdure.cli.controller.login:login", "Sign in to a controller with a browser."),
+    "logout": LazyCommand("perdure.cli.controller.login:logout", "Forget the sign-in to a controller."),
     "whoami": LazyCommand("perdure.cli.controller.tokens:whoami", "Show whose token is used, and what it allows."),
     "audit": LazyCommand("perdure.cli.controller.audit:audit", "Show who did what."),
     "simulate": LazyCommand(

@@ -26,14 +26,14 @@ def dashboard(no_browser: bool) -> None:
     with spinner("Creating a link"):
         code = client.create_sign_in_code()["code"]
     link = f"{client.endpoint.url}/#login={code}"
-    if not no_browser and _open(link):
+    if not no_browser and open_link(link):
         click.echo(f"The dashboard opens in your browser: {client.endpoint.url}")
         return
     click.echo("Open this link within a minute. It works once:", err=True)
     click.echo(link)
 
 
-def _open(link: str) -> bool:
+def open_link(link: str) -> bool:
     """Open the link, and return whether a graphical browser was started.
 
     The link is not passed on a command line, where other users of this computer could read it: a page that only its

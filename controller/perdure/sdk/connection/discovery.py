@@ -3,7 +3,8 @@
 The first of these is used:
 
 1. The controller that `PERDURE_ENDPOINT` names, with `PERDURE_TOKEN` (or `PERDURE_TOKEN_FILE`) and, to pin one
-   certificate, `PERDURE_FINGERPRINT`. Without a token of its own it gets none: the home's is never sent to it.
+   certificate, `PERDURE_FINGERPRINT`. Without a token in the environment, that of `perdure login` is used (`logins`).
+   It gets no other: the home's is never sent to it.
 2. The controller that `perdure controller up` created (`hosted_controller`).
 3. The embedded controller in `PERDURE_HOME` (default `~/.perdure`), whose address is in `controller.json` and whose
    token is in `token`.
@@ -25,7 +26,7 @@ from perdure.sdk.connection.embedded import (
     running,
     stderr_tail,
 )
-from perdure.sdk.connection.endpoint import Endpoint, NoController, home_dir
+from perdure.sdk.connection.endpoint import LOGINS_FILE, Endpoint, NoController, home_dir
 
 __all__ = [
     "STDERR_LOG",
@@ -71,15 +72,30 @@ def restart_if_embedded(home: Path) -> Endpoint | None:
     return None if recorded_pid(home) else start(home)
 
 
+def unauthenticated(environ: Mapping[str, str] = os.environ) -> Endpoint:
+    """The controller that `PERDURE_ENDPOINT` names, without a token. Raises NoController."""
+    url = _checked_url(environ)
+    if url is None:
+        raise NoController("say which controller", fix="give its address, or set PERDURE_ENDPOINT")
+    return Endpoint(url, "", fingerprint=_pinned(url, environ))
+
+
 def _named(environ: Mapping[str, str]) -> Endpoint | None:
+    url = _checked_url(environ)
+    if url is None:
+        return None
+    fingerprint = _pinned(url, environ)
+    return Endpoint(url, _given_token(url, environ), fingerprint=fingerprint)
+
+
+def _checked_url(environ: Mapping[str, str]) -> str | None:
     url = environ.get("PERDURE_ENDPOINT", "").rstrip("/")
     if not url:
         return None
     if not url.startswith(("http://", "https://")):
         raise NoController(f"{url!r} is not a URL", where="PERDURE_ENDPOINT", fix="start it with http:// or https://")
     _require_address(url)
-    fingerprint = _pinned(url, environ)
-    return Endpoint(url, _given_token(url, environ), fingerprint=fingerprint)
+    return url
 
 
 def _require_address(url: str) -> None:
@@ -101,11 +117,15 @@ def _given_token(url: str, environ: Mapping[str, str]) -> str:
     """The token that the environment gives for `url`. Never that of the home, which belongs to another controller."""
     where, token = "PERDURE_TOKEN", environ.get("PERDURE_TOKEN", "").strip()
     file = environ.get("PERDURE_TOKEN_FILE", "")
+    if not token and not file and (home_dir(environ) / LOGINS_FILE).exists():
+        from perdure.sdk.files.logins import token_for
+
+        token = token_for(home_dir(environ), url) or ""
     if not token and not file:
         raise NoController(
             f"there is no token for {url}; the one in {home_dir(environ)} is for the controller of that folder only",
             where="PERDURE_ENDPOINT",
-            fix="set PERDURE_TOKEN, or PERDURE_TOKEN_FILE to a file that holds it",
+            fix="set PERDURE_TOKEN, or PERDURE_TOKEN_FILE to a file that holds it; or run: perdure login",
         )
     if not token:
         where = "PERDURE_TOKEN_FILE"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DEFAULT_HOME = "~/.perdure"
+LOGINS_FILE = "logins.json"  # in PERDURE_HOME: the tokens of `perdure login`
 MIGRATE_TO = "PERDURE_MIGRATE_TO"  # the environment variable with the URL of the database to move to
 
 

@@ -11,7 +11,7 @@ from perdure.sdk.connection.endpoint import NoController
 _OTHERS = 0o077
 # Any of these shows that a folder is a home, and no folder of other programs that PERDURE_HOME names by mistake.
 _OWN_FILES = {
-    *("config.yaml", "perdure.db", "secret.key", "token", "hosted.json"),
+    *("config.yaml", "perdure.db", "secret.key", "token", "hosted.json", "logins.json"),
     *("controller.json", "controller.log", "controller.lock", "controller.start.lock", "controller.stderr.log"),
 }
 

@@ -8,7 +8,9 @@ from typing import Any, TypedDict
 from urllib.parse import quote
 
 from perdure.sdk.connection.client import ApiError, Client, user_name
+from perdure.sdk.connection.endpoint import Endpoint
 from perdure.sdk.connection.responses import expect_list
+from perdure.sdk.files.logins import Login
 
 ROLES = ("viewer", "user", "operator", "admin")
 DEFAULT_DAYS = 90.0
@@ -122,6 +124,12 @@ def ownership(client: Client) -> Ownership:
     users = frozenset(user["name"] for user in list_users(client))
     earlier = () if user_name() in users else (user_name(),)
     return Ownership((me["user"], *earlier), users)
+
+
+def redeem_command_line_code(endpoint: Endpoint, code: str, secret: str) -> Login:
+    """Trade a code that a browser has returned for a token. `endpoint`: without one."""
+    client, body = Client(endpoint), {"code": code, "secret": secret}
+    return client._expect(Login, client._call_once("POST", "/session/command-line/token", body=body))
 
 
 def list_users(client: Client) -> list[User]:

@@ -20,6 +20,7 @@ from perdure.controller.submit.requester import Requester
 
 ALL = ~AccessRight(0)
 Function = TypeVar("Function", bound=Callable[..., Any])
+_COMMAND_LINE_PREFIX, _COMMAND_LINE_PURPOSE = "pds_", "command line"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ def authenticate_token(context: ApiContext, token: str, address: str = "") -> Ca
     """
     if context.keyring.is_user_token(token):
         return Caller(context, ADMIN_NAME, ALL, "", address)
+    if token.startswith(_COMMAND_LINE_PREFIX):
+        return _caller_of_command_line(context, token, address)
     now = context.clock.now()
     grant = context.access.find(token)
     if grant is None or not grant.is_valid(now):
@@ -128,6 +131,33 @@ def caller_of_token(context: ApiContext, token_id: str, address: str = "") -> Ca
     if grant is None or not grant.is_valid(context.clock.now()):
         return None
     return Caller(context, grant.user, grant.permissions, token_id, address)
+
+
+def command_line_token(context: ApiContext, token_id: str, valid_until: float) -> str:
+    """What a command line sends that was signed in by a browser. It is signed, not stored; it stands for the token with
+    which the browser is signed in, and is void when that is revoked or expires."""
+    fields = f"{token_id}.{valid_until * 1000:.0f}"
+    return (
+        f"{_COMMAND_LINE_PREFIX}{fields}.{context.keyring.sign(_COMMAND_LINE_PURPOSE, _of_controller(context, fields))}"
+    )
+
+
+def _caller_of_command_line(context: ApiContext, token: str, address: str) -> Caller | None:
+    match token.removeprefix(_COMMAND_LINE_PREFIX).split("."):
+        case [token_id, until_ms, key_id, mac] if token_id and until_ms.isascii() and until_ms.isdecimal():
+            signed = _of_controller(context, f"{token_id}.{until_ms}")
+            if context.keyring.is_signed(_COMMAND_LINE_PURPOSE, signed, f"{key_id}.{mac}"):
+                is_current = context.clock.now() < int(until_ms) / 1000
+                caller = caller_of_token(context, token_id, address) if is_current else None
+                if caller is None:
+                    context.access.deny(Actor("", token_id, address), "token.refused", reason="the sign-in has ended")
+                return caller
+    context.access.deny(Actor("", "", address), "token.refused", reason="unknown")
+    return None
+
+
+def _of_controller(context: ApiContext, fields: str) -> str:
+    return f"{context.controller_id}:{fields}"
 
 
 def declared(who: str) -> Callable[[Function], Function]:
