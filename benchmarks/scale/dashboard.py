@@ -10,21 +10,18 @@ in the job's timeline until the page shows its mark.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.dashboard.browser import signed_in_browser
 from benchmarks.latency import Figure, report
 from benchmarks.machine import print_machine
 from benchmarks.scale.queue import cpu_s, daemon_pid, perdure_home, prepare, running_daemon
-from playwright.sync_api import BrowserContext, sync_playwright
+from playwright.sync_api import BrowserContext
 
 import perdure.sdk as perdure
 from perdure.controller.api.dashboard.assets import load_assets
@@ -70,26 +67,6 @@ def main() -> int:
     if missed:
         print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
     return 1 if missed else 0
-
-
-@contextmanager
-def signed_in_browser() -> Iterator[BrowserContext]:
-    """Debian's Chromium, signed in to the controller, without a page."""
-    program = shutil.which("chromium")
-    if program is None:
-        raise SystemExit("chromium is not installed: run scripts/ensure-chromium.sh")
-    client = Client(discovery.ensure())
-    with sync_playwright() as tool, tempfile.TemporaryDirectory() as profile:
-        context = tool.chromium.launch_persistent_context(
-            profile, executable_path=program, args=["--no-sandbox"], timeout=120_000
-        )
-        context.set_default_timeout(120_000)
-        page = context.new_page()
-        page.goto(f"{client.endpoint.url}/#login={client.create_sign_in_code()['code']}", wait_until="commit")
-        page.locator("table.jobs tbody tr").first.wait_for()
-        page.close()
-        yield context
-        context.close()
 
 
 def page_figures(context: BrowserContext) -> list[Figure]:

@@ -1,6 +1,6 @@
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { keepSignedIn, signInFromAddress, signedIn } from "./core/api";
+import { keepSignedIn, offered, signInFromAddress, signedIn } from "./core/api";
 import { startKeyboard } from "./core/keyboard";
 import { startLive } from "./core/live";
 import { startMe } from "./core/me";
@@ -10,6 +10,7 @@ import { ControllersPage } from "./pages/controllers";
 import { JobPage } from "./pages/job";
 import { JobsPage } from "./pages/jobs";
 import { LaunchPage } from "./pages/launch";
+import { LoginPage, hasLoginRequest, keepLoginRequest } from "./pages/login";
 import { MarketPage } from "./pages/market";
 import { NodesPage } from "./pages/nodes";
 import { SavingsPage } from "./pages/savings";
@@ -19,7 +20,7 @@ import { SchedulesPage } from "./pages/schedules";
 import { SweepPage } from "./pages/sweep";
 import { UsersPage } from "./pages/users";
 import { Empty } from "./parts/basics";
-import { Shell, SignInPage } from "./parts/shell";
+import { ConfirmSignIn, Shell, SignInPage } from "./parts/shell";
 
 const PAGES = {
   "/": ["Jobs", JobsPage],
@@ -33,6 +34,7 @@ const PAGES = {
   "/services": ["Services", ServicesPage],
   "/schedules": ["Schedules", SchedulesPage],
   "/users": ["Users", UsersPage],
+  "/login": ["Sign in", LoginPage],
 } as const;
 
 let problem: string | null = null;
@@ -50,6 +52,7 @@ function App() {
     if (page) document.title = `${page[0]} · Perdure`;
     else if (named) document.title = `${decodeURIComponent(named)} · Perdure`;
   }, [page, named]);
+  if (offered.value) return <ConfirmSignIn {...offered.value} />;
   if (signedIn.value === false) return <SignInPage problem={problem} />;
   const Page = page?.[1];
   return (
@@ -78,7 +81,9 @@ function App() {
 async function start(): Promise<void> {
   startRouter();
   startKeyboard();
+  keepLoginRequest();
   problem = await signInFromAddress();
+  if (hasLoginRequest()) go("/login", true);
   if (address.value.path === "/") go("/jobs", true);
   // The first page reads its data at once, and learns from the answer whether it is signed in.
   render(<App />, document.getElementById("app") as HTMLElement);

@@ -89,6 +89,21 @@ export interface JobDetail extends Job {
   cluster_job: number | null;
 }
 
+/** A job with its newest attempts and entries of its timeline, and totals of all of them. */
+export interface RecentJob extends JobDetail {
+  num_attempts: number;
+  num_events: number;
+  preemptions: number;
+  lost_s: number | null;
+  lost_usd: number | null;
+}
+
+export interface TimelinePage {
+  entries: (TimelineEntry & { id: number })[];
+  num_matching: number;
+  num_checkpoints: number;
+}
+
 export interface TaskSpec {
   task_index: number;
   name: string;

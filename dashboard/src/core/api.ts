@@ -91,6 +91,9 @@ export async function signInProvider(): Promise<string | null> {
   return name;
 }
 
+/** A code from a link, and whose it is: the user is asked first, since it may be somebody else's. */
+export const offered = signal<{ code: string; user: string } | null>(null);
+
 /** Sign in with the code of the address's fragment, if it has one, and remove it from the address and the history. */
 export async function signInFromAddress(): Promise<string | null> {
   const problem = PROBLEMS[location.hash];
@@ -102,7 +105,10 @@ export async function signInFromAddress(): Promise<string | null> {
   if (!match) return null;
   history.replaceState(null, "", location.pathname + location.search);
   try {
-    await signIn(match[1] as string);
+    const code = match[1] as string;
+    const { user, is_certain } = await send<{ user: string; is_certain: boolean }>("POST", "/session/codes/owner", { code });
+    if (is_certain) await signIn(code);
+    else offered.value = { code, user };
     return null;
   } catch (error) {
     signedIn.value = false;

@@ -114,9 +114,10 @@ export interface Loaded<T> {
 
 /**
  * What `path` returns, read again when a hint concerns it. `concerns`: whether these jobs matter; `minMs`: the shortest
- * time between two readings, so that a busy controller is not asked four times a second.
+ * time between two readings, so that a busy controller is not asked four times a second. `keepsOld`: show what the path
+ * before has returned until the new one has answered.
  */
-export function useLive<T>(path: string | null, concerns: (ids: number[]) => boolean = () => true, minMs = 250, everyMs = 0): Loaded<T> {
+export function useLive<T>(path: string | null, concerns: (ids: number[]) => boolean = () => true, minMs = 250, everyMs = 0, keepsOld = false): Loaded<T> {
   const [state, setState] = useState<{ path: string | null; data: T | null; error: Error | null }>({ path: null, data: null, error: null });
   const interest = useRef(concerns);
   interest.current = concerns;
@@ -169,7 +170,7 @@ export function useLive<T>(path: string | null, concerns: (ids: number[]) => boo
       document.removeEventListener("visibilitychange", onVisible);
     };
   }, [path, minMs, everyMs]);
-  const isCurrent = state.path === path;
+  const isCurrent = state.path === path || keepsOld;
   return { data: isCurrent ? state.data : null, error: isCurrent ? state.error : null, reload: () => reload.current() };
 }
 

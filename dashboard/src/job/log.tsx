@@ -1,16 +1,16 @@
-// The log of a job: all attempts in one text, followed live, searched in the browser; only visible lines are in the page.
+// The log of a job: all attempts in one text, followed live, searched; only visible lines are in the page.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { open } from "../core/api";
 import { bytes, count, plural } from "../core/format";
 import { useKeys } from "../core/keyboard";
+import { address, go, withQuery } from "../core/router";
 import { ErrorBox } from "../parts/basics";
 import { plain, spans } from "./ansi";
-import { LogStore } from "./logstore";
+import { LINE, useScroll } from "./logscroll";
+import { INVALID, matcherOf, patternOf, useHits } from "./logsearch";
+import { LogStore, MARK, MAX_WHOLE_BYTES } from "./logstore";
 
-const LINE = 20;
 const OVERSCAN = 10;
-const MAX_HEIGHT = 12_000_000; // browsers limit the height of an element; beyond, the scroll position is proportional
-const MAX_HITS = 50_000;
-const MARK = /^--- attempt (\d+)(?: of task \S+)? (on|refused|ended)/;
 
 interface Props {
   id: number;
@@ -20,98 +20,94 @@ interface Props {
 }
 
 export function Log({ id, task, attempts, goTo }: Props) {
-  const [fromStart, setFromStart] = useState(false);
+  const [isWhole, setWhole] = useState(false);
+  const [store, setStore] = useState<LogStore | null>(null);
   const [, setVersion] = useState(0);
   const path = `/jobs/${id}/logs${task === null ? "" : `?task=${task}`}`;
-  const store = useRef<LogStore | null>(null);
   useEffect(() => {
     let scheduled = 0;
     const onChange = () => {
       if (!scheduled) scheduled = requestAnimationFrame(() => ((scheduled = 0), setVersion((n) => n + 1)));
     };
-    store.current = new LogStore(path, onChange, fromStart);
-    onChange();
+    const next = new LogStore(path, onChange, isWhole);
+    setStore(next);
     return () => {
-      store.current?.stop();
+      next.stop();
       cancelAnimationFrame(scheduled);
     };
-  }, [path, fromStart]);
-  const state = store.current?.state;
-  const lines = state?.lines ?? [];
-  const total = state?.count ?? 0;
-
-  const scroller = useRef<HTMLDivElement>(null);
-  const [top, setTop] = useState(0);
-  const [height, setHeight] = useState(400);
-  const [pinned, setPinned] = useState(true);
+  }, [path, isWhole]);
+  const total = store?.count ?? 0;
+  const { element, top, height, spacer, pinned, setPinned, toLine, placeOf } = useScroll(total);
   const seen = useRef(0);
-  const full = total * LINE;
-  const stretch = full > MAX_HEIGHT ? full / MAX_HEIGHT : 1; // pixels of text for a pixel of the scroll bar
-  const first = Math.max(0, Math.floor((top * stretch) / LINE) - OVERSCAN);
-  const end = Math.min(total, first + Math.ceil(height / LINE) + 2 * OVERSCAN);
-  const scrollTo = (line: number) => {
-    const element = scroller.current;
-    if (element) element.scrollTop = Math.max(0, (line * LINE - height / 3) / stretch);
-  };
-
+  const first = Math.max(0, Math.floor(top / LINE) - OVERSCAN);
+  const end = Math.min(total, Math.ceil((top + height) / LINE) + OVERSCAN);
+  useEffect(() => store?.want(first, end));
   useEffect(() => {
-    const element = scroller.current;
-    if (!element) return;
-    const observer = new ResizeObserver(() => setHeight(element.clientHeight));
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, []);
-  useEffect(() => {
-    const element = scroller.current;
-    if (pinned && element) {
-      element.scrollTop = element.scrollHeight;
-      seen.current = total;
-    }
-  }, [total, pinned, height]);
+    if (pinned) seen.current = total;
+  }, [total, pinned]);
 
   const [text, setText] = useState("");
   const [hit, setHit] = useState(0);
   const matcher = useMemo(() => matcherOf(text), [text]);
-  const searched = useRef<{ matcher: RegExp | null; upTo: number; hits: number[] }>({ matcher: null, upTo: 0, hits: [] });
-  const hits = useMemo(() => {
-    const known = searched.current;
-    if (known.matcher !== matcher || known.upTo > total) searched.current = { matcher, upTo: 0, hits: [] };
-    const current = searched.current;
-    if (matcher && matcher !== INVALID) {
-      for (let at = current.upTo; at < total && current.hits.length < MAX_HITS; at += 1) {
-        if (matcher.test(plain(lines[at] as string))) current.hits.push(at);
-      }
-    }
-    current.upTo = total;
-    return current.hits;
-  }, [matcher, total]);
-  const jump = (index: number) => {
-    if (!hits.length) return;
-    const at = (index + hits.length) % hits.length;
+  const { hits, more } = useHits(store, text, matcher);
+  const lines = hits.lines;
+  const needsWhole = !!store?.first && matcher !== INVALID && patternOf(text) !== undefined;
+  useEffect(() => {
+    if (needsWhole && store && store.bytes < MAX_WHOLE_BYTES) setWhole(true);
+  }, [needsWhole]);
+  const show = (at: number) => {
     setHit(at);
-    setPinned(false);
-    scrollTo(hits[at] as number);
+    toLine(lines[at] as number);
+  };
+  const next = () => lines.length && show((hit + 1) % lines.length);
+  const previous = async () => {
+    if (hit > 0) show(hit - 1);
+    else if (hits.from) await more();
+    else if (lines.length) show(lines.length - 1);
+  };
+  // Show the newest hit of a new search; keep the place when earlier ones are added.
+  const known = useRef<{ matcher: RegExp | null; first: number | undefined; last: number | undefined }>({ matcher: null, first: undefined, last: undefined });
+  useEffect(() => {
+    const before = known.current;
+    known.current = { matcher, first: lines[0], last: lines[lines.length - 1] };
+    if (!lines.length) return;
+    if (before.matcher !== matcher || before.first === undefined) show(lines.length - 1);
+    else if (before.first !== lines[0]) {
+      const at = lines.indexOf(before.first) - 1; // the one above the first that was known
+      if (at >= 0) show(at);
+    }
+  }, [matcher, lines[0]]);
+
+  const marks = store?.marks ?? new Map<number, number>();
+  const goToAttempt = (generation: number) => {
+    const line = marks.get(generation);
+    if (line !== undefined) toLine(line);
   };
   useEffect(() => {
-    if (hits.length && matcher) jump(hits.length - 1);
-  }, [matcher]);
-
-  const marks = useMemo(() => attemptLines(lines, total), [total, lines]);
-  useEffect(() => {
-    const line = goTo === null ? undefined : marks.get(goTo);
-    if (line !== undefined) {
-      setPinned(false);
-      scrollTo(line);
-    }
+    if (goTo !== null) goToAttempt(goTo);
   }, [goTo, goTo !== null && marks.has(goTo)]);
-  const sticky = stickyMark(lines, first + OVERSCAN, marks);
+  const asked = Number(address.value.query.get("line") ?? 0); // as people count, from 1
+  const isLoaded = total > 0;
+  useEffect(() => {
+    if (isLoaded && asked >= 1) toLine(asked - 1);
+  }, [asked, isLoaded]);
+  const sticky = stickyMark(store, first + OVERSCAN);
+  const current = lines[hit] ?? (asked ? asked - 1 : undefined);
 
-  useKeys({
-    f: () => setPinned(!pinned),
-    n: () => jump(hit + 1),
-    N: () => jump(hit - 1),
-  });
+  useKeys({ f: () => setPinned(!pinned), n: next, N: () => void previous() });
   const fresh = total - seen.current;
+  const status =
+    matcher === INVALID
+      ? "not a regular expression"
+      : needsWhole && (store?.bytes ?? 0) >= MAX_WHOLE_BYTES
+        ? "too long a log for a regular expression"
+        : !text
+          ? ""
+          : lines.length
+            ? `${count(hit + 1)} of ${count(lines.length)}${hits.from ? "+" : ""}`
+            : hits.isSearching || hits.from
+              ? "searching …"
+              : "no hit";
 
   return (
     <div class="log">
@@ -124,16 +120,16 @@ export function Log({ id, task, attempts, goTo }: Props) {
           value={text}
           onInput={(event) => setText(event.currentTarget.value)}
           onKeyDown={(event) => {
-            if (event.key === "Enter") jump(hit + (event.shiftKey ? -1 : 1));
+            if (event.key === "Enter") event.shiftKey ? void previous() : next();
           }}
         />
         <span class="hits" role="status">
-          {matcher === INVALID ? "not a regular expression" : text ? (hits.length ? `${count(hit + 1)} of ${count(hits.length)}${hits.length >= MAX_HITS ? "+" : ""}` : "no hit") : ""}
+          {status}
         </span>
-        <button type="button" disabled={!hits.length} onClick={() => jump(hit - 1)} aria-label="Previous hit">
+        <button type="button" disabled={!lines.length || hits.isSearching} onClick={() => void previous()} aria-label="Previous hit">
           ↑
         </button>
-        <button type="button" disabled={!hits.length} onClick={() => jump(hit + 1)} aria-label="Next hit">
+        <button type="button" disabled={!lines.length} onClick={next} aria-label="Next hit">
           ↓
         </button>
         <label class="jump">
@@ -141,12 +137,9 @@ export function Log({ id, task, attempts, goTo }: Props) {
           <select
             value=""
             onChange={(event) => {
-              const line = marks.get(Number(event.currentTarget.value));
+              const generation = Number(event.currentTarget.value);
               event.currentTarget.value = "";
-              if (line !== undefined) {
-                setPinned(false);
-                scrollTo(line);
-              }
+              goToAttempt(generation);
             }}
           >
             <option value="">Go to attempt …</option>
@@ -157,47 +150,37 @@ export function Log({ id, task, attempts, goTo }: Props) {
             ))}
           </select>
         </label>
+        <input
+          class="to-line"
+          type="text"
+          inputMode="numeric"
+          aria-label="Go to line"
+          placeholder="Line"
+          onKeyDown={(event) => {
+            const line = Number(event.currentTarget.value.replace(/[,. ]/g, ""));
+            if (event.key !== "Enter" || !(line >= 1)) return;
+            go(withQuery({ line: String(Math.min(total, Math.floor(line))) }), true);
+            toLine(line - 1);
+          }}
+        />
         <span class="grow" />
         <button type="button" aria-pressed={pinned} onClick={() => setPinned(!pinned)}>
           Follow
         </button>
-        <button type="button" onClick={() => download(id, lines.slice(0, total))}>
-          Download
-        </button>
+        <Download id={id} path={path} />
       </div>
-      <ErrorBox error={state?.error ?? null} />
-      {!!state?.startsAt && (
-        <div class="log-note">
-          The first {bytes(state.startsAt)} are not loaded, and not searched.{" "}
-          <button type="button" onClick={() => setFromStart(true)}>
-            Load everything
-          </button>
-        </div>
-      )}
+      <ErrorBox error={store?.error ?? hits.error} />
       <div class="log-box">
         {sticky && (
           <div class="log-sticky" aria-hidden="true">
             {sticky}
           </div>
         )}
-        <div
-          class="log-lines"
-          ref={scroller}
-          role="log"
-          aria-label={`Log of job ${id}`}
-          aria-live="off"
-          tabIndex={0}
-          onScroll={(event) => {
-            const element = event.currentTarget;
-            setTop(element.scrollTop);
-            const atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < LINE;
-            if (atEnd !== pinned) setPinned(atEnd);
-          }}
-        >
-          <svg class="spacer" width="1" height={Math.max(1, Math.min(full, MAX_HEIGHT))} aria-hidden="true" />
-          <Window lines={lines} first={first} end={end} offset={stretch === 1 ? first * LINE : Math.max(0, top - OVERSCAN * LINE)} matcher={matcher === INVALID ? null : matcher} current={hits[hit]} />
+        <div class="log-lines" ref={element} role="log" aria-label={`Log of job ${id}`} aria-live="off" tabIndex={0}>
+          <svg class="spacer" width="1" height={spacer} aria-hidden="true" />
+          <Window store={store} first={first} end={end} offset={placeOf(first)} matcher={matcher === INVALID ? null : matcher} current={current} />
         </div>
-        {!pinned && fresh > 0 && !state?.isOver && (
+        {!pinned && fresh > 0 && !store?.isOver && (
           <button type="button" class="fresh primary" onClick={() => setPinned(true)}>
             ↓ {plural(fresh, "new line")}
           </button>
@@ -205,30 +188,34 @@ export function Log({ id, task, attempts, goTo }: Props) {
       </div>
       <div class="log-foot">
         <span>
-          {plural(total, "line")}, {bytes(state?.bytes ?? 0)}
+          {plural(total, "line")}, {bytes(store?.bytes ?? 0)}
         </span>
-        <span>{state?.isFull ? "the rest is too large for a browser: use perdure jobs logs" : state?.isOver ? "complete" : "live"}</span>
+        <span>{store?.isOver ? "complete" : "live"}</span>
       </div>
     </div>
   );
 }
 
 /** The visible lines, moved to where they belong by the object model, which the content security policy allows. */
-function Window(props: { lines: string[]; first: number; end: number; offset: number; matcher: RegExp | null; current: number | undefined }) {
+function Window(props: { store: LogStore | null; first: number; end: number; offset: number; matcher: RegExp | null; current: number | undefined }) {
   const element = useRef<HTMLDivElement>(null);
+  const digits = String(props.end).length;
   useEffect(() => {
-    if (element.current) element.current.style.transform = `translateY(${props.offset}px)`;
+    element.current?.style.setProperty("transform", `translateY(${props.offset}px)`);
   }, [props.offset]);
+  useEffect(() => {
+    element.current?.style.setProperty("--digits", String(Math.max(4, digits)));
+  }, [digits]);
   const shown = [];
   for (let at = props.first; at < props.end; at += 1) {
-    const line = props.lines[at] as string;
-    const kind = MARK.test(line) ? " is-mark" : "";
+    const line = props.store?.line(at);
+    const kind = line === undefined ? " is-missing" : MARK.test(line) ? " is-mark" : "";
     shown.push(
       <div key={at} class={`line${kind}${at === props.current ? " current" : ""}`}>
-        <span class="number" aria-hidden="true">
+        <span class="number" aria-hidden="true" onClick={() => go(withQuery({ line: String(at + 1) }), true)}>
           {at + 1}
         </span>
-        <Text line={line} matcher={props.matcher} />
+        {line === undefined ? <span class="text">…</span> : <Text line={line} matcher={props.matcher} />}
       </div>,
     );
   }
@@ -263,42 +250,35 @@ function Text({ line, matcher }: { line: string; matcher: RegExp | null }) {
   );
 }
 
-const INVALID = /(?!)/;
-
-function matcherOf(text: string): RegExp | null {
-  if (!text) return null;
-  const pattern = /^\/(.+)\/$/.exec(text)?.[1];
-  try {
-    return pattern ? new RegExp(pattern) : new RegExp(text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
-  } catch {
-    return INVALID;
-  }
-}
-
-const lineCache = new WeakMap<string[], { upTo: number; marks: Map<number, number> }>();
-
-/** The line at which each attempt begins. */
-function attemptLines(lines: string[], total: number): Map<number, number> {
-  const cache = lineCache.get(lines) ?? { upTo: 0, marks: new Map<number, number>() };
-  for (; cache.upTo < total; cache.upTo += 1) {
-    const match = MARK.exec(lines[cache.upTo] as string);
-    if (match?.[2] === "on") cache.marks.set(Number(match[1]), cache.upTo);
-  }
-  lineCache.set(lines, cache);
-  return cache.marks;
-}
-
 /** The headline of the attempt whose lines are at the top, if it is out of sight. */
-function stickyMark(lines: string[], top: number, marks: Map<number, number>): string | null {
-  let found = -1;
-  for (const at of marks.values()) if (at <= top && at > found) found = at;
-  return found >= 0 && found < top - 1 ? (lines[found] as string).replace(/^--- | ---$/g, "") : null;
+function stickyMark(store: LogStore | null, top: number): string | null {
+  let [begins, attempt] = [-1, 0];
+  for (const [generation, line] of store?.marks ?? []) if (line <= top && line > begins) [begins, attempt] = [line, generation];
+  if (begins < 0 || begins >= top - 1) return null;
+  return store?.line(begins)?.replace(/^--- | ---$/g, "") ?? `attempt ${attempt}`;
 }
 
-function download(id: number, lines: string[]): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([lines.join("\n"), "\n"], { type: "text/plain" }));
-  link.download = `job-${id}.log`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+/** Saves the whole log. Its address alone would not do: the session needs a header, too. */
+function Download({ id, path }: { id: number; path: string }) {
+  const [isLoading, setLoading] = useState(false);
+  const [error, setError] = useState<Error | null>(null);
+  const save = async () => {
+    setLoading(true);
+    setError(null);
+    try {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(await (await open(path)).blob());
+      link.download = `job-${id}.log`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+    } catch (problem) {
+      setError(problem as Error);
+    }
+    setLoading(false);
+  };
+  return (
+    <button type="button" disabled={isLoading} title={error?.message} onClick={() => void save()}>
+      {isLoading ? "Downloading …" : error ? "Download failed: again" : "Download"}
+    </button>
+  );
 }

@@ -1,30 +1,38 @@
-// The events of a job, newest first, with a filter.
+// The events of a job by pages, newest first, with a filter.
 import { useState } from "preact/hooks";
 import { clockTime, count, duration, seconds } from "../core/format";
-import type { JobDetail, TimelineEntry } from "../types";
+import { useLive } from "../core/live";
+import { ErrorBox } from "../parts/basics";
+import type { JobDetail, TimelineEntry, TimelinePage } from "../types";
 
-const MAX_ROWS = 200;
+const PAGE = 50;
 
 export function Timeline({ job }: { job: JobDetail }) {
   const [text, setText] = useState("");
   const [withCheckpoints, setWithCheckpoints] = useState(false);
+  const [pages, setPages] = useState<number[]>([]); // the first entries of the pages that were left, by their numbers
+  const before = pages[pages.length - 1];
+  const query = `limit=${PAGE}&checkpoints=${Number(withCheckpoints)}&text=${encodeURIComponent(text.trim())}${before ? `&before=${before}` : ""}`;
+  const { data, error } = useLive<TimelinePage>(`/jobs/${job.job_id}/timeline?${query}`, (ids) => ids.includes(job.job_id), 500, 0, true);
   const began = seconds(job.submitted_at);
-  const wanted = text.trim().toLowerCase();
-  const entries = job.timeline
-    .filter((entry) => withCheckpoints || !entry.kind.startsWith("checkpoint."))
-    .filter((entry) => !wanted || `${entry.kind} ${details(entry)}`.toLowerCase().includes(wanted))
-    .reverse();
-  const hidden = job.timeline.filter((entry) => entry.kind.startsWith("checkpoint.")).length;
+  const entries = data?.entries ?? [];
+  const hidden = data?.num_checkpoints ?? 0;
+  const filter = (change: () => void) => {
+    change();
+    setPages([]);
+  };
+  const first = pages.length * PAGE;
   return (
     <>
       <div class="filters">
-        <input type="search" data-search class="search" aria-label="Filter the timeline" placeholder="Filter" value={text} onInput={(event) => setText(event.currentTarget.value)} />
+        <input type="search" data-search class="search" aria-label="Filter the timeline" placeholder="Filter" value={text} onInput={(event) => filter(() => setText(event.currentTarget.value))} />
         {hidden > 0 && (
           <label class="check">
-            <input type="checkbox" checked={withCheckpoints} onChange={(event) => setWithCheckpoints(event.currentTarget.checked)} /> {count(hidden)} checkpoint events
+            <input type="checkbox" checked={withCheckpoints} onChange={(event) => filter(() => setWithCheckpoints(event.currentTarget.checked))} /> {count(hidden)} checkpoint events
           </label>
         )}
       </div>
+      <ErrorBox error={error} />
       <div class="scroll" tabIndex={0} role="region" aria-label="Timeline">
         <table class="plain">
           <thead>
@@ -39,8 +47,8 @@ export function Timeline({ job }: { job: JobDetail }) {
             </tr>
           </thead>
           <tbody>
-            {entries.slice(0, MAX_ROWS).map((entry, index) => (
-              <tr key={entries.length - index}>
+            {entries.map((entry) => (
+              <tr key={entry.id}>
                 <td class="num">{duration(seconds(entry.at) - began)}</td>
                 <td>
                   <time dateTime={entry.at} title={entry.at}>
@@ -60,9 +68,17 @@ export function Timeline({ job }: { job: JobDetail }) {
           </tbody>
         </table>
       </div>
-      {entries.length > MAX_ROWS && (
-        <p class="muted">
-          The newest {MAX_ROWS} of {count(entries.length)}. <code>perdure jobs show {job.job_id}</code> lists all.
+      {data && data.num_matching > PAGE && (
+        <p class="pager">
+          <button type="button" disabled={!pages.length} onClick={() => setPages(pages.slice(0, -1))}>
+            Newer
+          </button>
+          <span class="muted">
+            {count(Math.min(first + 1, data.num_matching))}–{count(Math.min(first + PAGE, data.num_matching))} of {count(data.num_matching)}
+          </span>
+          <button type="button" disabled={first + PAGE >= data.num_matching} onClick={() => setPages([...pages, (entries[entries.length - 1] as { id: number }).id])}>
+            Older
+          </button>
         </p>
       )}
     </>

@@ -13,8 +13,12 @@ import { Log } from "../job/log";
 import { Timeline } from "../job/timeline";
 import { Ago, Confirm, CopyButton, ErrorBox, Status, isTerminal, statusSign } from "../parts/basics";
 import { Fact, Table } from "../parts/things";
-import type { JobDetail, TaskSpec } from "../types";
+import type { JobDetail, RecentJob, TaskSpec } from "../types";
 import { CancelDialog, foldTasks } from "./jobs";
+
+/** A job may have had a thousand; of earlier ones, the page asks when somebody wants to see them. */
+const NEWEST_ATTEMPTS = 30;
+const MAX_ATTEMPTS = 1_000;
 
 const TABS = [
   ["", "Log"],
@@ -24,7 +28,9 @@ const TABS = [
 ];
 
 export function JobPage({ id }: { id: number }) {
-  const { data: job, error, reload } = useLive<JobDetail>(`/jobs/${id}`, (ids) => ids.includes(id), 250, 30_000);
+  const [most, setMost] = useState(NEWEST_ATTEMPTS);
+  const { data, error, reload } = useLive<RecentJob>(`/jobs/${id}/recent?attempts=${most}`, (ids) => ids.includes(id), 250, 30_000, true);
+  const job = data?.job_id === id ? data : null;
   const [dialog, setDialog] = useState<"cancel" | "preempt" | null>(null);
   const [attempt, setAttempt] = useState<number | null>(null);
   const [selected, setSelected] = useState<string | null>(null);
@@ -91,6 +97,14 @@ export function JobPage({ id }: { id: number }) {
           <>
             <Gantt bars={all} selected={selected} onSelect={setSelected} now={ended ? seconds(job.now) : now.value} />
             <AttemptTable all={all} job={job} selected={selected} onSelect={setSelected} onLog={(generation) => (setAttempt(generation), go(withQuery({ tab: "" })))} />
+            {most < MAX_ATTEMPTS && job.num_attempts > all.length && (
+              <p class="muted">
+                The newest {count(all.length)} of {plural(job.num_attempts, "attempt")}.{" "}
+                <button type="button" class="link" onClick={() => setMost(MAX_ATTEMPTS)}>
+                  Load {job.num_attempts <= MAX_ATTEMPTS ? "all" : count(MAX_ATTEMPTS)}
+                </button>
+              </p>
+            )}
           </>
         ) : (
           <p class="muted">No machine was requested yet.</p>
@@ -134,8 +148,9 @@ function HostNote({ cluster, ended }: { cluster: string; ended: boolean }) {
   );
 }
 
-function Summary({ job, all }: { job: JobDetail; all: Bar[] }) {
-  const lost = losses(all);
+function Summary({ job, all }: { job: RecentJob; all: Bar[] }) {
+  const isWhole = all.length === job.num_attempts;
+  const lost = isWhole ? losses(all) : { preemptions: job.preemptions, seconds: job.lost_s ?? 0, usd: job.lost_usd ?? 0, isKnown: job.lost_s !== null };
   const row = foldTasks(job.tasks)[0] ?? job;
   const share = savedShare(row.cost_usd, row.on_demand_cost_usd);
   const saved = row.on_demand_cost_usd - row.cost_usd;
@@ -144,7 +159,7 @@ function Summary({ job, all }: { job: JobDetail; all: Bar[] }) {
     <>
       <p class="sentence">
         <Status status={job.status} />
-        <span>{sentence(job, all)}</span>
+        <span>{sentence(job, all, isWhole ? 0 : job.num_attempts - all.length)}</span>
       </p>
       {message && <p class={job.status.startsWith("FAILED") ? "message bad" : "message"}>{message}</p>}
       <dl class="facts">
@@ -195,11 +210,12 @@ function Summary({ job, all }: { job: JobDetail; all: Bar[] }) {
 }
 
 /** What the job is doing, as one would tell a colleague. */
-function sentence(job: JobDetail, all: Bar[]): string {
+function sentence(job: JobDetail, all: Bar[], earlier: number): string {
   const used = all.filter((bar) => bar.refusal === null);
+  const machines = used.length + earlier;
   const machine = job.num_nodes > 1 ? "set of machines" : "machine";
   const where = job.cloud ? ` in ${place(job)}` : "";
-  const which = used.length > 1 ? `, on its ${ordinal(used.length)} ${machine}` : "";
+  const which = machines > 1 ? (earlier ? `, in attempt ${job.generation}` : `, on its ${ordinal(machines)} ${machine}`) : "";
   const steps = all.map((bar) => bar.step).filter((step): step is number => step !== null);
   const step = steps.length ? ` Step ${count(Math.max(...steps))} is safe.` : "";
   switch (job.status) {
@@ -212,7 +228,7 @@ function sentence(job: JobDetail, all: Bar[]): string {
     case "PENDING":
       return "waits.";
     case "SUCCEEDED":
-      return `after ${duration(job.total_duration_s)}${used.length > 1 ? `, on ${plural(used.length, machine, `${machine.replace("machine", "machines").replace("set", "sets").replace("machiness", "machines")}`)}` : ""}.`;
+      return `after ${duration(job.total_duration_s)}${earlier ? `, in ${plural(machines, "attempt")}` : used.length > 1 ? `, on ${plural(used.length, machine, `${machine.replace("machine", "machines").replace("set", "sets").replace("machiness", "machines")}`)}` : ""}.`;
     case "CANCELLING":
       return "saves its work and stops.";
     default:
@@ -251,9 +267,16 @@ interface TableProps {
   onLog: (generation: number) => void;
 }
 
+const TABLE_ROWS = 8;
+
 function AttemptTable({ all, job, selected, onSelect, onLog }: TableProps) {
-  const [everything, setEverything] = useState(false);
-  const shown = everything ? all : all.slice(-8);
+  const [end, setEnd] = useState<number | null>(null); // null: the newest
+  const last = Math.min(all.length, end ?? all.length);
+  const shown = all.slice(Math.max(0, last - TABLE_ROWS), last);
+  const at = selected === null ? -1 : all.findIndex((bar) => bar.key === selected);
+  useEffect(() => {
+    if (at >= 0 && (at >= last || at < last - TABLE_ROWS)) setEnd(Math.min(all.length, at + TABLE_ROWS / 2));
+  }, [selected]);
   useEffect(() => {
     const row = selected && document.getElementById(`attempt-${selected}`);
     if (row) row.scrollIntoView({ block: "nearest" });
@@ -318,9 +341,17 @@ function AttemptTable({ all, job, selected, onSelect, onLog }: TableProps) {
         </table>
       </div>
       {shown.length < all.length && (
-        <button type="button" class="link" onClick={() => setEverything(true)}>
-          Show all {count(all.length)} attempts
-        </button>
+        <p class="pager">
+          <button type="button" disabled={last <= TABLE_ROWS} onClick={() => setEnd(Math.max(TABLE_ROWS, last - TABLE_ROWS))}>
+            Earlier
+          </button>
+          <span class="muted">
+            {count(last - shown.length + 1)}–{count(last)} of {count(all.length)}
+          </span>
+          <button type="button" disabled={last >= all.length} onClick={() => setEnd(last + TABLE_ROWS >= all.length ? null : last + TABLE_ROWS)}>
+            Later
+          </button>
+        </p>
       )}
     </>
   );

@@ -36,7 +36,7 @@ export function foldTasks(tasks: Job[]): Job[] {
 }
 
 function listPath(query: URLSearchParams): string {
-  const asked = new URLSearchParams({ limit: String(PAGE_SIZE) });
+  const asked = new URLSearchParams({ limit: String(PAGE_SIZE), shared: "1" });
   const status = query.get("status") ?? "active";
   if (status === "active") asked.set("skip_finished", "1");
   else if (status !== "all") asked.set("status", status);

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { signIn, signInProvider, signOut, signedIn } from "../core/api";
+import { offered, signIn, signInProvider, signOut, signedIn } from "../core/api";
 import { setShortcuts, shortcutsOn, useKeys } from "../core/keyboard";
 import { isLive } from "../core/live";
 import { may, me } from "../core/me";
@@ -186,6 +186,34 @@ export function SignInPage({ problem }: { problem: string | null }) {
         </label>
         <button class="primary">Sign in</button>
       </form>
+      <ErrorBox error={error} />
+    </main>
+  );
+}
+
+/** A link may be somebody else's, who would see what is done in their name. */
+export function ConfirmSignIn({ code, user }: { code: string; user: string }) {
+  const [error, setError] = useState<Error | null>(null);
+  const confirm = async () => {
+    try {
+      await signIn(code);
+      location.reload(); // what was read as somebody else is forgotten
+    } catch (failure) {
+      setError(failure as Error);
+    }
+  };
+  return (
+    <main class="signin" id="main">
+      <h1>Sign in as {user}?</h1>
+      <p>The link that you have opened signs this browser in as {user}. If you did not ask for it, somebody may want you to work in their name.</p>
+      <p class="buttons left">
+        <button type="button" class="primary" onClick={() => void confirm()}>
+          Sign in as {user}
+        </button>
+        <button type="button" onClick={() => (offered.value = null)}>
+          No
+        </button>
+      </p>
       <ErrorBox error={error} />
     </main>
   );

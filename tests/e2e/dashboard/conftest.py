@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -60,6 +61,9 @@ class Dashboard:
         context = self.new_context(**options)
         page = context.new_page()
         page.goto(self.link(), wait_until="commit")
+        page.get_by_role("heading", name=re.compile("^(Jobs|Sign in as .*)$")).wait_for()
+        if (confirm := page.get_by_role("button", name=re.compile("^Sign in as "))).count():
+            confirm.click()  # the controller has several users
         page.get_by_role("heading", name="Jobs", exact=True).wait_for()
         page.close()
         return context

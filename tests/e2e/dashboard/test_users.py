@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.dashboard.conftest import TAGS, Dashboard
 from e2e.dashboard.test_dashboard import expect
+from support.helpers.timing import scaled
 
 pytestmark = pytest.mark.slow
 VIEWS = [
@@ -184,6 +189,49 @@ def test_pages__are_accessible(shared: Shared, axe: str, scheme: str, width: int
         assert overflow <= 0, f"{view} is wider than the screen"
     assert not found, json.dumps(found, indent=1)
     context.close()
+
+
+def test_link_of_somebody__is_not_followed_without_a_question(shared: Shared) -> None:
+    page = shared.sign_in("alice")
+    page.goto(shared.dashboard.link(), wait_until="commit")
+    expect(page.get_by_role("heading", name="Sign in as admin?")).to_be_visible()
+    page.get_by_role("button", name="No").click()
+    expect(page.locator("header .tools")).to_contain_text("alice")
+    page.goto(shared.dashboard.link(), wait_until="commit")
+    page.get_by_role("button", name="Sign in as admin").click()
+    expect(page.get_by_role("link", name="of-admin")).to_be_visible()
+    page.context.close()
+
+
+def test_command_line__is_signed_in_by_the_browser(shared: Shared, tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
+    environ["PERDURE_HOME"] = str(tmp_path / "home")
+    url = shared.dashboard.url
+    login = subprocess.Popen(
+        [sys.executable, "-m", "perdure.cli", "login", url, "--no-browser"],
+        env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert login.stdout is not None
+    link = login.stdout.readline().strip()
+    page = shared.sign_in("alice")
+    page.goto(link, wait_until="commit")
+    expect(page.get_by_role("heading", name="Sign the command line in?")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("asks to work as alice")
+    page.get_by_role("button", name="Allow").click()
+    expect(page.locator("body")).to_contain_text("The command line is signed in")
+    output, errors = login.communicate(timeout=scaled(30))
+    assert login.returncode == 0, errors
+    assert f"Signed in to {url} as alice" in output
+    done = subprocess.run(
+        [sys.executable, "-m", "perdure.cli", "jobs", "queue"],
+        env={**environ, "PERDURE_ENDPOINT": url}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "hers" in done.stdout
+    assert "of-admin" not in done.stdout
+    assert (tmp_path / "home/logins.json").stat().st_mode & 0o077 == 0
+    shared.dashboard.asked[:] = [one for one in shared.dashboard.asked if one.startswith((url, "blob:"))]
+    page.context.close()
 
 
 def test_console__has_no_error(shared: Shared) -> None:

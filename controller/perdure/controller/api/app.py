@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from perdure.controller.api.access.oidc.provider import OidcProvider
 from perdure.controller.api.access.rate_limits import RateLimits
+from perdure.controller.api.access.shared_answers import SharedAnswers
 from perdure.controller.api.access.work_slots import WorkSlots
 from perdure.controller.api.auth import identify_user
 from perdure.controller.api.context import ApiContext
@@ -56,6 +57,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.state.oidc = None if context.oidc is None else OidcProvider(context.oidc, partial(_wall_now, context))
     app.state.work_slots = WorkSlots()
     app.state.spending = SpendingLedgers()
+    app.state.shared_answers = SharedAnswers(lambda: context.job_updates.revision)
     is_user = partial(_is_user, context, sessions)
     app.add_middleware(RequestPrecheck, hosts=context.settings.host_names, is_user=is_user)
     app.add_exception_handler(RequestRejected, _on_rejected)

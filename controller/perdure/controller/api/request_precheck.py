@@ -25,6 +25,9 @@ _USERS = "/api/v1/"
 _UPLOADS = "/api/v1/uploads/"
 _HEALTH = "/healthz"
 SIGN_IN = "/api/v1/session"
+CODE_OWNER = f"{SIGN_IN}/codes/owner"
+COMMAND_LINE = f"{SIGN_IN}/command-line"
+_OF_ANYBODY = frozenset({SIGN_IN, CODE_OWNER, f"{COMMAND_LINE}/token"})
 _MAX_SIGN_IN_BYTES = 4096
 
 _UNKNOWN_HOST = {
@@ -67,7 +70,7 @@ class RequestPrecheck:
         elif scope["type"] == "websocket" or scope["path"].startswith(_UPLOADS):
             await self._app(scope, receive, send)
         else:
-            limit = _MAX_SIGN_IN_BYTES if scope["path"] == SIGN_IN else MAX_JSON_BYTES
+            limit = _MAX_SIGN_IN_BYTES if scope["path"] in _OF_ANYBODY else MAX_JSON_BYTES
             await self._app(scope, _limit_body(receive, limit), send)
 
 
@@ -97,7 +100,7 @@ def bearer(authorization: str) -> str:
 def _has_user_body(scope: Scope) -> bool:
     """Whether this is a user's request with a body. A browser that signs in is nobody yet."""
     has_body = scope["type"] == "http" and scope["method"] in ("POST", "PUT", "PATCH")
-    return has_body and scope["path"].startswith(_USERS) and scope["path"] != SIGN_IN
+    return has_body and scope["path"].startswith(_USERS) and scope["path"] not in _OF_ANYBODY
 
 
 def _limit_body(receive: Receive, max_bytes: int) -> Receive:

@@ -28,6 +28,9 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/assets/{name}"): (404,) * 7,
     ("POST", "/api/v1/session/codes"): (401, 401, 201, 401, 401, 401, 401),
     ("POST", "/api/v1/session"): (401,) * 7,  # the code is wrong; a token does not help
+    ("POST", "/api/v1/session/codes/owner"): (401,) * 7,
+    ("POST", "/api/v1/session/command-line"): NOT_NOW,  # only a browser signs a command line in
+    ("POST", "/api/v1/session/command-line/token"): (401,) * 7,
     ("GET", "/api/v1/session"): USERS,
     ("GET", "/api/v1/session/oidc/name"): ANYBODY,
     ("GET", "/api/v1/session/oidc"): (404,) * 7,  # there is no provider
@@ -66,6 +69,11 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     # No node can open a stream that no user has requested of it.
     ("WEBSOCKET", "/agent/v1/streams/{stream_id}"): (401, 401, 401, 404, 404, 404, 401),
     ("GET", "/api/v1/jobs/{job_id}/logs"): USERS,
+    ("GET", "/api/v1/jobs/{job_id}/logs/lines"): USERS,
+    ("GET", "/api/v1/jobs/{job_id}/logs/summary"): USERS,
+    ("GET", "/api/v1/jobs/{job_id}/logs/search"): BAD_INPUT,
+    ("GET", "/api/v1/jobs/{job_id}/recent"): USERS,
+    ("GET", "/api/v1/jobs/{job_id}/timeline"): USERS,
     ("POST", "/api/v1/clusters"): BAD_INPUT,
     ("GET", "/api/v1/clusters"): USERS,
     ("GET", "/api/v1/cluster-queues"): USERS,

@@ -65,12 +65,18 @@ class Deployment:
         bodies: dict[str, Any] = {
             "/api/v1/uploads/{digest}": {"content": UPLOADED},
             "/api/v1/session": {"json": {"code": "x"}},
+            "/api/v1/session/codes/owner": {"json": {"code": "x"}},
+            "/api/v1/session/command-line": {"json": {"challenge": "0" * 64}},
+            "/api/v1/session/command-line/token": {"json": {"code": "x", "secret": "y"}},
         }
         is_empty = "cancel" in path or "preempt" in path or method == "PATCH"
         body = bodies.get(path, {"json": {} if is_empty else {"tasks": []}})
-        return self.client.request(
+        response = self.client.request(
             method, url, headers=headers, **(body if method in ("PUT", "POST", "PATCH") else {})
-        ).status_code
+        )
+        if "is older than a minute" in response.text:  # an address may fail ten times in a minute
+            self.client.app._app.state.rate_limits.forgive_sign_in("testclient")  # type: ignore[attr-defined]
+        return response.status_code
 
     def _upgrade(self, url: str, headers: dict[str, str]) -> int:
         try:

@@ -93,7 +93,7 @@ async def finish(
         response = await run_in_threadpool(_sign_in, request, provider, sessions, code, state)
         if "#login=" in response.headers["location"]:
             limits.forgive_sign_in(address)
-    response.headers["Set-Cookie"] = _state_cookie(sessions, "", 0)
+    response.headers.append("Set-Cookie", _state_cookie(sessions, "", 0))
     return response
 
 
@@ -108,7 +108,9 @@ def _sign_in(
             made = _code_for(sessions, name, role, address)
         except IntegrityError:  # another browser of theirs has added the user meanwhile
             made = _code_for(sessions, name, role, address)
-        return _to_page(f"login={made}")
+        response = _to_page(f"login={made}")
+        response.headers["Set-Cookie"] = sessions.code_cookie(made)
+        return response
     except ProviderFailed as error:
         log.warning("oidc.failed", error=str(error))
         return _to_page("oidc-failed")

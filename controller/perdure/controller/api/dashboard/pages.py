@@ -15,7 +15,7 @@ router = APIRouter(dependencies=[Depends(anybody)])
 PATHS = (
     *("/", "/jobs", "/jobs/{job_id:int}", "/launch", "/clusters", "/clusters/{cluster}"),
     *("/services", "/services/{service}", "/schedules", "/sweeps/{sweep_id:int}"),
-    *("/market", "/savings", "/nodes", "/controllers", "/users"),
+    *("/market", "/savings", "/nodes", "/controllers", "/users", "/login"),
 )
 """The addresses of views. All get the same page, whose script shows the view."""
 

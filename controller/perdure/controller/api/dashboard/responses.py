@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+from perdure.sdk.connection import api_types
+
 
 class BrowserSignIn(TypedDict):
     """A browser's session; both are None for a caller without one."""
@@ -16,6 +18,21 @@ class SignedIn(BrowserSignIn):
     """`csrf`: the value of the header `Perdure-CSRF`, with which alone the cookie is valid."""
 
     csrf: str
+
+
+class CodeOwner(TypedDict):
+    """Whom a code signs in. `is_certain`: whether there is no doubt that this is who the browser's user is."""
+
+    user: str
+    is_certain: bool
+
+
+class CommandLineToken(TypedDict):
+    """A token for a command line that was signed in by a browser. It is shown this once."""
+
+    token: str
+    user: str
+    expires_at: str | None
 
 
 class TaskSpec(TypedDict):
@@ -191,3 +208,44 @@ class SignInProvider(TypedDict):
     """The provider that signs users in, as the sign-in page calls it; null if there is none."""
 
     name: str | None
+
+
+class LogSummary(TypedDict):
+    """How long a transcript is, and where its attempts begin. Lines are counted from 0."""
+
+    lines: int
+    bytes: int
+    is_final: bool
+    attempts: list[list[int]]  # of each: the index of the task, the number of the attempt, the line of its headline
+
+
+class LogMatches(TypedDict):
+    """The lines that have a text, in the direction of the search. `continue_at`: from which line on, or before which,
+    to search next; None if all lines in that direction were searched."""
+
+    lines: list[int]
+    continue_at: int | None
+
+
+class RecentJob(api_types.JobDetail):
+    """A job with its newest attempts and entries of its timeline, and totals of all of them."""
+
+    num_attempts: int
+    num_events: int
+    preemptions: int
+    lost_s: float | None  # work that had to be done again; None if a task that has recovered reports no checkpoints
+    lost_usd: float | None
+
+
+class NumberedEntry(api_types.TimelineEntry):
+    """An entry of a timeline with its number, by which pages continue."""
+
+    id: int
+
+
+class TimelinePage(TypedDict):
+    """Entries of a timeline, the newest first. `num_matching` counts all that match the filter."""
+
+    entries: list[NumberedEntry]
+    num_matching: int
+    num_checkpoints: int  # entries about checkpoints, in the whole timeline

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
-from perdure.controller.api.access.permissions import Caller, anybody
+from perdure.controller.api.access.permissions import Caller, anybody, command_line_token
 from perdure.controller.api.access.rate_limits import RateLimits
 from perdure.controller.api.auth import Reader, Session, address_of
 from perdure.controller.api.dashboard import responses
@@ -38,6 +38,23 @@ def create_code(caller: Reader, request: Request) -> dict[str, Any]:
 
 
 @router.post(
+    "/codes/owner", responses=json_response(responses.CodeOwner) | error_responses(429), dependencies=[Depends(anybody)]
+)
+async def show_code_owner(request: Request, body: SignInBody) -> dict[str, Any]:
+    """Whom a code signs in, which it still does afterwards. `is_certain`: the page need not ask whether to sign in as
+    this user, because the controller has no others, or because this browser has asked for the code."""
+    sessions = _sessions(request)
+    limits: RateLimits = request.app.state.rate_limits
+    limits.check_sign_in(address_of(request))
+    owner = await run_in_threadpool(_owner, sessions, body.code)
+    if owner is None:
+        limits.count_failed_sign_in(address_of(request))
+        raise _wrong_code()
+    has_asked = sessions.has_asked_for(body.code, request.cookies)
+    return {"user": owner.name, "is_certain": has_asked or not sessions.context.access.has_users}
+
+
+@router.post(
     "",
     status_code=201,
     responses=json_response(responses.SignedIn, status=201) | error_responses(429),
@@ -54,14 +71,71 @@ async def sign_in(request: Request, response: Response, body: SignInBody) -> dic
     if session is None:
         limits.count_failed_sign_in(address_of(request))
         sessions.context.access.deny(Actor("", address=address_of(request)), "session.sign_in", reason="wrong code")
-        raise RequestRejected(
-            "this sign-in link was used before, or is older than a minute",
-            where="code",
-            fix="run `perdure dashboard` again",
-            status=401,
-        )
+        raise _wrong_code()
     response.headers["Set-Cookie"] = sessions.set_cookie(session)
     return {"csrf": sessions.page_value(session), **_times(session)}
+
+
+class CommandLineBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    challenge: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class CommandLineCode(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    code: str = Field(max_length=MAX_CODE_CHARS)
+    secret: str = Field(max_length=MAX_CODE_CHARS)
+
+
+@router.post(
+    "/command-line",
+    status_code=201,
+    responses=json_response(api_types.SignInCode, status=201) | error_responses(409),
+)
+def sign_in_command_line(caller: Reader, request: Request, session: Session, body: CommandLineBody) -> dict[str, Any]:
+    """A code with which a command line signs in as the user of this browser, once, within a minute. `challenge`: the
+    SHA-256 of its secret, in hexadecimal digits."""
+    if session is None:
+        raise RequestRejected(
+            "only a browser that is signed in may sign a command line in", fix="run: perdure login", status=409
+        )
+    if not caller.token_id:
+        raise RequestRejected(
+            "the controller's own token signs nobody in",
+            fix="create a user and a token: perdure users create NAME; perdure tokens create NAME",
+            status=409,
+        )
+    sessions = _sessions(request)
+    with caller.context.database.begin() as conn:
+        code = sessions.create_command_line_code(conn, caller.token_id, body.challenge)
+        audit.record(conn, caller.deed("session.command_line"), caller.context.clock.now())
+    return {"code": code, "valid_s": CODE_S}
+
+
+@router.post(
+    "/command-line/token",
+    status_code=201,
+    responses=json_response(responses.CommandLineToken, status=201) | error_responses(429),
+    dependencies=[Depends(anybody)],
+)
+async def redeem_command_line_code(request: Request, body: CommandLineCode) -> dict[str, Any]:
+    """Trade a code for a token, with the secret of the command line that asked for it. It is valid for 12 hours, and no
+    longer than the token that the browser is signed in with."""
+    sessions = _sessions(request)
+    limits: RateLimits = request.app.state.rate_limits
+    limits.check_sign_in(address_of(request))
+    redeemed = await run_in_threadpool(_redeem_command_line, sessions, body)
+    if redeemed is None:
+        limits.count_failed_sign_in(address_of(request))
+        raise RequestRejected(
+            "this code was used before, is older than a minute, or is another command's",
+            where="code",
+            fix="run `perdure login` again",
+            status=401,
+        )
+    caller, until = redeemed
+    token = command_line_token(sessions.context, caller.token_id, until)
+    return {"token": token, "user": caller.name, "expires_at": iso(until)}
 
 
 @router.get("", responses=json_response(responses.BrowserSignIn))
@@ -81,6 +155,21 @@ async def sign_out(caller: Reader, request: Request, response: Response, session
         await run_in_threadpool(_end, _sessions(request), session, caller)
     response.headers["Set-Cookie"] = _sessions(request).clear_cookie()
     return {"signed_in_at": None, "valid_until": None}
+
+
+def _wrong_code() -> RequestRejected:
+    message = "this sign-in link was used before, or is older than a minute"
+    return RequestRejected(message, where="code", fix="run `perdure dashboard` again", status=401)
+
+
+def _owner(sessions: BrowserSessions, code: str) -> Caller | None:
+    with sessions.context.database.connect() as conn:
+        return sessions.owner(conn, code)
+
+
+def _redeem_command_line(sessions: BrowserSessions, body: CommandLineCode) -> tuple[Caller, float] | None:
+    with sessions.context.database.begin() as conn:
+        return sessions.redeem_command_line_code(conn, body.code, body.secret)
 
 
 def _redeem(sessions: BrowserSessions, code: str, address: str) -> BrowserSession | None:

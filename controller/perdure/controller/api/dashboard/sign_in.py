@@ -8,12 +8,16 @@
 - The **page value** is returned at sign-in only, and the page keeps it in the storage of its origin, which includes the
   port. A request counts only with both: another server on this computer, which is sent the cookie, cannot use it, and
   neither can another site, which can cause requests with the cookie but cannot add the header.
+- A code may be somebody else's, who wants to see what is done in their name. So the page that is opened by a link first
+  asks whether to sign in as the code's owner (`owner`), unless the controller has no named users, or this browser has
+  just been sent to a provider for it (`code_cookie`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import math
 import secrets
 from collections.abc import Mapping
@@ -40,8 +44,8 @@ MAX_CODE_CHARS = 64
 
 _CODE_BYTES = 16
 _ENDED_TTL_S = 5.0
-_CODES, _ENDED = "sign_in_code.", "signed_out."
-_COOKIE_PURPOSE, _PAGE_PURPOSE = "browser cookie", "browser page"
+_CODES, _COMMAND_LINE_CODES, _ENDED = "sign_in_code.", "command_line_code.", "signed_out."
+_COOKIE_PURPOSE, _PAGE_PURPOSE, _CODE_PURPOSE = "browser cookie", "browser page", "browser code"
 _ID_SEPARATOR = "~"  # between the id of a token and the rest of a session's id
 _UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -84,14 +88,39 @@ class BrowserSessions:
 
     def create_code(self, conn: Connection, token_id: str = "") -> str:
         """A code that signs one browser in, as the user of a token; the empty id is the controller's own token's."""
+        return self._new_code(conn, _CODES, token_id)
+
+    def create_command_line_code(self, conn: Connection, token_id: str, challenge: str) -> str:
+        """A code that signs the command line in that knows the secret whose SHA-256 is `challenge`."""
+        return self._new_code(conn, _COMMAND_LINE_CODES, f"{token_id} {challenge}")
+
+    def _new_code(self, conn: Connection, kind: str, value: str) -> str:
         now = self.context.clock.now()
-        for prefix in (_CODES, _ENDED):
-            for name, value in facts.with_prefix(conn, prefix).items():
-                if float(value.partition(" ")[0]) <= now:
+        for prefix in (_CODES, _COMMAND_LINE_CODES, _ENDED):
+            for name, known in facts.with_prefix(conn, prefix).items():
+                if float(known.partition(" ")[0]) <= now:
                     facts.remove(conn, name)
         code = secrets.token_urlsafe(_CODE_BYTES)
-        facts.set(conn, _CODES + _digest(code), f"{now + self._scaled(CODE_S)!r} {token_id}".strip())
+        facts.set(conn, kind + _digest(code), f"{now + self._scaled(CODE_S)!r} {value}".strip())
         return code
+
+    def redeem_command_line_code(self, conn: Connection, code: str, secret: str) -> tuple[Caller, float] | None:
+        """Whom a code signs a command line in as, and until when; None if it is unknown, used or expired, or another
+        command line's. The code is void from now on."""
+        value = facts.remove(conn, _COMMAND_LINE_CODES + _digest(code))
+        now = self.context.clock.now()
+        until, token_id, challenge = (value or "0 - -").split(" ")
+        if float(until) <= now or not hmac.compare_digest(challenge, _digest(secret)):
+            return None
+        caller = caller_of_token(self.context, token_id)
+        return None if caller is None else (caller, now + self._scaled(IDLE_S))
+
+    def owner(self, conn: Connection, code: str) -> Caller | None:
+        """Whom a code signs in, which stays valid; None if it is unknown, used or expired."""
+        value = facts.get(conn, _CODES + _digest(code))
+        if value is None or float(value.partition(" ")[0]) <= self.context.clock.now():
+            return None
+        return caller_of_token(self.context, value.partition(" ")[2], "")
 
     def redeem(self, conn: Connection, code: str) -> BrowserSession | None:
         """A new session for a code, which is void from now on; None if it is unknown, used or expired."""
@@ -186,6 +215,20 @@ class BrowserSessions:
     def clear_cookie(self) -> str:
         """The value of `Set-Cookie` that removes the cookie."""
         return self._cookie("", 0)
+
+    def code_cookie(self, code: str) -> str:
+        """The value of `Set-Cookie` that says that this browser asked for a code."""
+        secure = "; Secure" if self.is_secure else ""
+        name, value = self._code_cookie_name, self.context.keyring.sign(_CODE_PURPOSE, code)
+        return f"{name}={value}; Path=/; Max-Age={CODE_S:.0f}; HttpOnly; SameSite=Strict{secure}"
+
+    def has_asked_for(self, code: str, cookies: Mapping[str, str]) -> bool:
+        """Whether a browser with these cookies asked for the code."""
+        return self.context.keyring.is_signed(_CODE_PURPOSE, code, cookies.get(self._code_cookie_name, ""))
+
+    @property
+    def _code_cookie_name(self) -> str:
+        return f"perdure-code-{self.context.controller_id}"
 
     def _cookie(self, value: str, max_age_s: int) -> str:
         secure = "; Secure" if self.is_secure else ""

@@ -9,19 +9,21 @@ from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.encoders import jsonable_encoder
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.access.permitted_objects import MAX_ID, ChangeableJob, VisibleJob, no_such_job
+from perdure.controller.api.access.shared_answers import SharedAnswers
 from perdure.controller.api.auth import Reader, Runner, Slots
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.schemas import error_responses, json_response
+from perdure.controller.api.schemas import accepts_gzip, compressed, error_responses, json_bytes, json_response
 from perdure.controller.clouds.base.protocol import ExplainsWaits, Interruptible
 from perdure.controller.peers import peer_messages
 from perdure.controller.reconcile.work_items import JobEvent
@@ -141,8 +143,9 @@ async def launch(caller: Runner, body: LaunchBody) -> JSONResponse:
 
 
 @router.get("/jobs", responses=json_response(api_types.JobPage))
-def queue(
+async def queue(
     caller: Reader,
+    request: Request,
     *,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 50,
     before: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
@@ -151,15 +154,16 @@ def queue(
     name: str | None = None,
     ids: str | None = None,
     user: Annotated[str | None, Query(max_length=200)] = None,
-) -> JSONResponse:
+    shared: bool = False,
+) -> Response:
     """Jobs, newest first, with all their tasks. `name`: an exact name, or a pattern with `*`, `?` or `[a-z]`.
 
-    `counts` and `total` are those of all jobs that the caller may see.
+    `counts` and `total` are those of all jobs that the caller may see. `shared`: the answer may be that to somebody
+    else, from the last second, if no job has changed since; for pages that read a list again at each change.
     """
-    context = caller.context
-    _require_name(name)
     if caller.sees is not None and user not in (None, caller.sees):
         ids = ""  # those of somebody else
+    _require_name(name)
     exact_name, glob = (None, _glob(name)) if name is not None and globs.is_glob(name) else (name, None)
     filter_ = Filter(
         limit,
@@ -171,26 +175,45 @@ def queue(
         glob,
         user=user if caller.sees is None else caller.sees,
     )
+    is_gzip = shared and accepts_gzip(request)  # compressed once for all viewers
+    compute = partial(_computed_page, caller.context, filter_, caller.sees, is_gzip)
+    answers: SharedAnswers = request.app.state.shared_answers
+    key = (caller.sees, is_gzip, limit, before, skip_finished, status, name, ids, user)
+    return json_bytes(await (answers.of(key, compute) if shared else compute()), is_gzip=is_gzip)
+
+
+async def _computed_page(context: ApiContext, filter_: Filter, sees: str | None, is_gzip: bool) -> bytes:
+    return await run_in_threadpool(_page_of_queue, context, filter_, sees, is_gzip)
+
+
+def _page_of_queue(context: ApiContext, filter_: Filter, sees: str | None, is_gzip: bool) -> bytes:
     with context.database.connect() as conn:
         ids_shown = search.find_ids(conn, filter_)
         tasks = _with_blocked_reasons(context, queries.describe(conn, ids_shown, context.clock.now()))
-        counts = context.counts.by_status(conn, context.clock.now(), caller.sees)
+        counts = context.counts.by_status(conn, context.clock.now(), sees)
     now = queries.iso(context.clock.now())
     # Serialized here, in a worker thread: a long page would block the event loop.
-    return JSONResponse({"now": now, "jobs": tasks, "counts": counts, "total": sum(counts.values())})
+    page = JSONResponse({"now": now, "jobs": tasks, "counts": counts, "total": sum(counts.values())})
+    return compressed(bytes(page.body)) if is_gzip else bytes(page.body)
 
 
 @router.get("/jobs/{job_id}", responses=json_response(api_types.JobDetail) | error_responses(404))
 def show(caller: Reader, job_id: VisibleJob) -> dict[str, Any]:
     """A job with its tasks, attempts and timeline."""
-    context = caller.context
+    return described_job(caller.context, job_id)
+
+
+def described_job(
+    context: ApiContext, job_id: int, *, max_attempts: int | None = None, max_events: int | None = None
+) -> dict[str, Any]:
+    """A `JobDetail`, with the newest attempts and entries of its timeline. Raises RequestRejected (404)."""
     now = context.clock.now()
     with context.database.connect() as conn:
         tasks = _with_blocked_reasons(context, queries.describe(conn, [job_id], now))
         if not tasks:
             raise no_such_job(job_id)
-        attempts = queries.attempts_of(conn, job_id, now)
-        timeline = queries.timeline(conn, job_id)
+        attempts = queries.attempts_of(conn, job_id, now, max_attempts)
+        timeline = queries.timeline(conn, job_id, max_events)
         cluster, queued = cluster_of_job(conn, job_id), wait_in_queue(conn, job_id, now)
     current = next((t for t in tasks if t["status"] != Status.SUCCEEDED), tasks[-1])
     index = current["task_index"]

@@ -40,12 +40,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "dashboard.oidc": ("/api/v1/session",),
     "dashboard.events": ("/api/v1/events",),
     "dashboard.job_spec": ("/api/v1/jobs", "/api/v1/tasks"),
+    "dashboard.job_history": ("/api/v1/jobs",),
+    "dashboard.log_pages": ("/api/v1/jobs",),
     "dashboard.market": ("/api/v1/market",),
     "dashboard.savings": ("/api/v1/savings",),
     "dashboard.fleet": ("/api/v1/controllers", "/api/v1/nodes"),
     "dashboard.pages": (
         *("/", "/assets", "/clusters", "/controllers", "/jobs", "/launch", "/market", "/nodes", "/savings"),
-        *("/schedules", "/services", "/sweeps", "/users"),
+        *("/login", "/schedules", "/services", "/sweeps", "/users"),
     ),
 }
 """Module → the `path_head` of each of its routes. A request is matched in this order, whichever module came first."""

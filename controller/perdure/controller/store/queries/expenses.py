@@ -168,6 +168,19 @@ class SpendingLedgers:
         return self._ledgers.setdefault(user, SpendingLedger(user=user))
 
 
+def lost_work(conn: Connection, job_id: int, now: float) -> Amounts | None:
+    """The work of a job that had to be done again, as `SpendingReport` counts it; None if a task that has recovered
+    reports no checkpoints."""
+    of_job = Task.c.job_id == job_id
+    unknown = select(func.count()).where(of_job, Task.c.recovery_count > 0, Task.c.saved_s.is_(None))
+    if conn.execute(unknown).scalar_one():
+        return None
+    total = Amounts()
+    for row in conn.execute(_LOSSES.where(of_job)):
+        total.add(_lost(row, now)[1])
+    return total
+
+
 def _read(conn: Connection, which: ColumnElement[bool], now: float, **bounds: float) -> Spending:
     spending = Spending()
     for row in conn.execute(_COSTS.where(which), {"now": now, **bounds}):

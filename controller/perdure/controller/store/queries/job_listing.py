@@ -19,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     select,
+    tuple_,
 )
 
 from perdure.controller.store.records.jobs import Attempt, Job, Node, Task, TimelineEvent
@@ -157,21 +158,38 @@ def _wait_text(reason: str | None, message: str, wake_at: float | None) -> str:
     return f"{_NO_OFFER_NOW}; the next attempt is at {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def attempts_of(conn: Connection, job_id: int, now: float) -> list[dict[str, Any]]:
-    """The API's Attempt objects of a job, in order."""
+def attempts_of(conn: Connection, job_id: int, now: float, newest: int | None = None) -> list[dict[str, Any]]:
+    """The API's Attempt objects of a job, in order: all, or the `newest`."""
+    query = _ATTEMPTS.where(Attempt.c.job_id == job_id)
+    if newest is not None:
+        query = query.order_by(None).order_by(Attempt.c.task_index.desc(), Attempt.c.generation.desc()).limit(newest)
+    rows = conn.execute(query).mappings().all()[:: 1 if newest is None else -1]
     nodes_of: dict[tuple[int, int], list[Mapping[Any, Any]]] = {}
-    for row in conn.execute(_NODES.where(Node.c.job_id == job_id)).mappings():
-        nodes_of.setdefault((row["task_index"], row["generation"]), []).append(row)
-    rows = conn.execute(_ATTEMPTS.where(Attempt.c.job_id == job_id)).mappings().all()
-    return [_attempt(row, nodes_of.get((row["task_index"], row["generation"]), []), now) for row in rows]
+    of_shown = _NODES.where(Node.c.job_id == job_id)
+    if rows:
+        of_shown = of_shown.where(tuple_(Node.c.task_index, Node.c.generation) >= (_place_of(rows[0])))
+    for row in conn.execute(of_shown).mappings():
+        nodes_of.setdefault(_place_of(row), []).append(row)
+    return [_attempt(row, nodes_of.get(_place_of(row), []), now) for row in rows]
 
 
-def timeline(conn: Connection, job_id: int) -> list[dict[str, Any]]:
-    rows = conn.execute(
-        select(TimelineEvent).where(TimelineEvent.c.job_id == job_id).order_by(TimelineEvent.c.id)
-    ).mappings()
+def _place_of(row: Mapping[Any, Any]) -> tuple[int, int]:
+    return row["task_index"], row["generation"]
+
+
+def timeline(conn: Connection, job_id: int, newest: int | None = None) -> list[dict[str, Any]]:
+    """The entries of a job's timeline, in order: all, or the `newest`."""
+    query = select(TimelineEvent).where(TimelineEvent.c.job_id == job_id)
+    if newest is None:
+        return [timeline_entry(row) for row in conn.execute(query.order_by(TimelineEvent.c.id)).mappings()]
+    rows = conn.execute(query.order_by(TimelineEvent.c.id.desc()).limit(newest)).mappings().all()
+    return [timeline_entry(row) for row in reversed(rows)]
+
+
+def timeline_entry(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """The API's TimelineEntry of a row."""
     names = ("kind", "task_index", "generation", "rank", "reason", "message", "data")
-    return [{"at": iso(row["at"]), **{name: row[name] for name in names}} for row in rows]
+    return {"at": iso(row["at"]), **{name: row[name] for name in names}}
 
 
 def _hours(nodes: Sequence[_Billed], booted_at: float | None, gone_at: float | None, now: float) -> float:

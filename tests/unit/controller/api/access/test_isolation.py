@@ -34,6 +34,11 @@ from unit.controller.api.test_auth import all_routes
 BODIES: dict[tuple[str, str], Any] = {
     ("GET", "/jobs/{job_id}"): None,
     ("GET", "/jobs/{job_id}/logs"): None,
+    ("GET", "/jobs/{job_id}/logs/lines"): None,
+    ("GET", "/jobs/{job_id}/logs/summary"): None,
+    ("GET", "/jobs/{job_id}/logs/search"): None,
+    ("GET", "/jobs/{job_id}/recent"): None,
+    ("GET", "/jobs/{job_id}/timeline"): None,
     ("GET", "/jobs/{job_id}/spec"): None,
     ("GET", "/jobs/{job_id}/usage"): None,
     ("GET", "/jobs/{job_id}/metrics"): None,
@@ -270,7 +275,8 @@ def test_every_route__declares_who_may_call_it(installation: Installation) -> No
     assert None not in declared.values()
     public = {path for (path, *_), who in declared.items() if who == "anybody"}
     oidc = {f"/api/v1/session/oidc{path}" for path in ("", "/name", "/callback")}
-    assert public == {*PATHS, "/assets/{name}", "/healthz", "/api/v1/session", *oidc}
+    sign_in = {f"/api/v1/session{path}" for path in ("", "/codes/owner", "/command-line/token")}
+    assert public == {*PATHS, "/assets/{name}", "/healthz", *sign_in, *oidc}
     assert declared["/api/v1/session", "DELETE"] == "permission: READ"
 
 

@@ -209,3 +209,12 @@ def test_new_user__signs_in_with_several_browsers_at_once(site: Site) -> None:
     with ThreadPoolExecutor(len(browsers)) as pool:
         done = list(pool.map(lambda one: one[0].get(one[1]), zip(browsers, paths, strict=True)))
     assert [one.headers["location"][:8] for one in done] == ["/#login="] * len(browsers)
+
+
+def test_browser_that_asked_the_provider__is_not_asked_again(site: Site) -> None:
+    browser = site.browser()
+    code = site.sign_in(browser).removeprefix("/#login=")
+    shown = browser.post("/api/v1/session/codes/owner", json={"code": code}).json()
+    assert shown["is_certain"]
+    other = site.browser().post("/api/v1/session/codes/owner", json={"code": code}).json()
+    assert other == {"user": shown["user"], "is_certain": False}, "a link that somebody sent"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -30,6 +32,35 @@ def test_code__expires(dashboard: Dashboard) -> None:
     code = dashboard.new_code()
     dashboard.clock.at = dashboard.clock.now() + CODE_S
     assert dashboard.browser.post(SESSION, json={"code": code}).status_code == 401
+
+
+def test_code_owner__is_shown_without_spending_the_code(dashboard: Dashboard) -> None:
+    code = dashboard.new_code()
+    shown = dashboard.browser.post(f"{SESSION}/codes/owner", json={"code": code})
+    assert (shown.status_code, shown.json()) == (200, {"user": "admin", "is_certain": True})
+    other_site = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    wrong = dashboard.browser.post(f"{SESSION}/codes/owner", json={"code": "x"})
+    assert wrong.status_code == 401
+    assert dashboard.browser.post(SESSION, json={"code": code}, headers=other_site).status_code == 401
+    assert dashboard.browser.post(SESSION, json={"code": code}).status_code == 201
+    assert dashboard.browser.post(f"{SESSION}/codes/owner", json={"code": code}).status_code == 401
+
+
+def test_code_owner__is_uncertain_once_there_are_named_users(dashboard: Dashboard) -> None:
+    """Somebody else's link would sign a browser in as them."""
+    made = dashboard.caller.post("/api/v1/users", json={"name": "eve", "role": "user"})
+    assert made.status_code == 201, made.text
+    token = dashboard.caller.post("/api/v1/tokens", json={"user": "eve"}).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    code = dashboard.caller.post(f"{SESSION}/codes", headers=headers).json()["code"]
+    shown = dashboard.browser.post(f"{SESSION}/codes/owner", json={"code": code}).json()
+    assert shown == {"user": "eve", "is_certain": False}
+
+
+def test_code_owner__guesses_are_counted_as_failed_sign_ins(dashboard: Dashboard) -> None:
+    answers = [dashboard.browser.post(f"{SESSION}/codes/owner", json={"code": "x"}).status_code for _ in range(12)]
+    assert answers[0] == 401
+    assert answers[-1] == 429
 
 
 def test_code__is_not_stored_in_plain_text(dashboard: Dashboard) -> None:
@@ -184,3 +215,69 @@ def test_sign_in__rejects_large_bodies(dashboard: Dashboard) -> None:
 def test_nodes_routes__accept_no_cookie(dashboard: Dashboard) -> None:
     dashboard.sign_in()
     assert dashboard.browser.get("/agent/v1/spec").status_code == 401
+
+
+SECRET = "s" * 43
+CHALLENGE = hashlib.sha256(SECRET.encode()).hexdigest()
+
+
+def sign_in_as_eve(dashboard: Dashboard) -> str:
+    """The browser is eve's from now on; returns the id of her token."""
+    dashboard.caller.post("/api/v1/users", json={"name": "eve", "role": "user"})
+    made = dashboard.caller.post("/api/v1/tokens", json={"user": "eve"}).json()
+    headers = {"Authorization": f"Bearer {made['token']}"}
+    code = dashboard.caller.post(f"{SESSION}/codes", headers=headers).json()["code"]
+    response = dashboard.browser.post(SESSION, json={"code": code})
+    dashboard.browser.headers["Perdure-CSRF"] = str(response.json()["csrf"])
+    return str(made["id"])
+
+
+def redeem(dashboard: Dashboard, code: str, secret: str = SECRET) -> Any:
+    return TestClient(dashboard.browser.app, base_url=URL).post(
+        f"{SESSION}/command-line/token", json={"code": code, "secret": secret}
+    )
+
+
+def test_command_line__is_signed_in_by_a_browser(dashboard: Dashboard) -> None:
+    token_id = sign_in_as_eve(dashboard)
+    code = dashboard.browser.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE}).json()["code"]
+    signed_in = redeem(dashboard, code)
+    assert (signed_in.status_code, signed_in.json()["user"]) == (201, "eve")
+    assert redeem(dashboard, code).status_code == 401, "it works once"
+    headers = {"Authorization": f"Bearer {signed_in.json()['token']}"}
+    command = TestClient(dashboard.browser.app, base_url=URL, headers=headers)
+    assert command.get("/api/v1/whoami").json()["user"] == "eve"
+    changed = signed_in.json()["token"].replace(token_id, "A" * len(token_id))
+    assert command.get("/api/v1/whoami", headers={"Authorization": f"Bearer {changed}"}).status_code == 401
+    again = command.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE})
+    assert again.status_code == 409, "a command line signs no other in"
+    assert dashboard.caller.delete(f"/api/v1/tokens/{token_id}").status_code == 200
+    assert command.get("/api/v1/whoami").status_code == 401, "the token behind it was revoked"
+
+
+def test_command_line__ends_after_twelve_hours(dashboard: Dashboard) -> None:
+    sign_in_as_eve(dashboard)
+    code = dashboard.browser.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE}).json()["code"]
+    headers = {"Authorization": f"Bearer {redeem(dashboard, code).json()['token']}"}
+    command = TestClient(dashboard.browser.app, base_url=URL, headers=headers)
+    dashboard.clock.at = dashboard.clock.now() + IDLE_S - 1
+    assert command.get("/api/v1/whoami").status_code == 200
+    dashboard.clock.at += 1
+    assert command.get("/api/v1/whoami").status_code == 401
+
+
+def test_command_line_code__is_useless_without_the_secret(dashboard: Dashboard) -> None:
+    sign_in_as_eve(dashboard)
+    code = dashboard.browser.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE}).json()["code"]
+    assert redeem(dashboard, code, "t" * 43).status_code == 401
+    assert redeem(dashboard, code).status_code == 401, "one wrong secret voids it"
+    late = dashboard.browser.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE}).json()["code"]
+    dashboard.clock.at = dashboard.clock.now() + CODE_S
+    assert redeem(dashboard, late).status_code == 401
+    assert redeem(dashboard, dashboard.new_code()).status_code == 401, "a browser's code is no command line's"
+
+
+def test_command_line__of_the_controllers_own_token_is_not_signed_in(dashboard: Dashboard) -> None:
+    dashboard.sign_in()
+    refused = dashboard.browser.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE})
+    assert (refused.status_code, "perdure users create" in refused.json()["error"]["fix"]) == (409, True)

@@ -1,0 +1,1 @@
+"""Benchmarks of the dashboard in a real browser."""

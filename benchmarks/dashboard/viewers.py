@@ -1,0 +1,188 @@
+"""What a hundred open dashboards cost a controller with many running jobs, and whether recoveries wait for them.
+
+    python -m benchmarks.dashboard.viewers [--jobs 10000] [--viewers 100] [--logs 10]
+
+Every tenth job prints a line a second. A viewer does what the page does: it follows the stream of hints, reads the list
+of jobs when one that it shows changes, at most every 0.7 s, and every 30 s; some read a log, too. They are in a process
+of their own. Figures with them are compared with those of the same controller without, measured just before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from benchmarks.latency import Figure, report
+from benchmarks.machine import print_machine
+from benchmarks.scale.daemon import Daemon, running_daemon
+from benchmarks.scale.scenarios import noticed, steady, submitted
+
+LIST = "/api/v1/jobs?limit=50&skip_finished=1&shared=1"
+MIN_INTERVAL_S, POLL_S = 0.7, 30.0
+MAX_ADDED_CORES, MAX_RATIO = 0.10, 1.10
+_CONNECT_S = 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--viewers", type=int, default=100)
+    parser.add_argument("--logs", type=int, default=10)
+    parser.add_argument("--watch", nargs=2, metavar=("PORT", "TOKEN_FILE"), help=argparse.SUPPRESS)
+    words = parser.parse_args()
+    if words.watch:
+        asyncio.run(watch(int(words.watch[0]), Path(words.watch[1]), words.viewers, words.logs))
+        return 0
+    print_machine()
+    figures = asyncio.run(measured(words.jobs, words.viewers, words.logs))
+    report(figures)
+    missed = [figure.name for figure in figures if figure.value > figure.target]
+    if missed:
+        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+async def measured(jobs: int, viewers: int, logs: int) -> list[Figure]:
+    async with running_daemon("") as daemon:
+        await submitted(daemon, jobs)
+        before, before_s = await _steady_and_noticed(daemon)
+        async with watching(daemon, viewers, logs) as requests:
+            during, during_s = await _steady_and_noticed(daemon)
+        added = during - before
+        print(
+            f"{viewers} viewers, {logs} of them with logs, made {await requests} requests; without them {before:.3f} "
+            f"cores and {before_s * 1000:.0f} ms, with them {during:.3f} cores and {during_s * 1000:.0f} ms"
+        )
+        return [
+            Figure(f"{viewers} viewers: added to the daemon", added, "cores", MAX_ADDED_CORES),
+            Figure("notice → request p99, times that without", during_s / before_s, "", MAX_RATIO),
+        ]
+
+
+async def _steady_and_noticed(daemon: Daemon) -> tuple[float, float]:
+    """The cores of the daemon while lines are printed, and the 99th percentile from a notice to the request."""
+    cores = (await steady(daemon))[0].value
+    return cores, (await noticed(daemon))[0].value
+
+
+@contextlib.asynccontextmanager
+async def watching(daemon: Daemon, viewers: int, logs: int) -> AsyncIterator[asyncio.Future[int]]:
+    """Viewers during the block. The future has, afterwards, how many requests they made."""
+    pipe = asyncio.subprocess.PIPE
+    options = [
+        "--watch",
+        str(daemon.address[1]),
+        str(daemon.tokens / "token"),
+        "--viewers",
+        str(viewers),
+        "--logs",
+        str(logs),
+    ]
+    words = [sys.executable, "-m", "benchmarks.dashboard.viewers", *options]
+    process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    requests: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            assert await process.stdout.readline() == b"ready\n", "the viewers did not connect"
+        yield requests
+    finally:
+        output, _ = await process.communicate(b"")
+        requests.set_result(int(output or 0))
+
+
+async def watch(port: int, token: Path, viewers: int, logs: int) -> None:
+    """Be the viewers until stdin ends; then print the number of requests."""
+    one = Viewers(port, token.read_text().strip())
+    tasks = [asyncio.create_task(one.view(number / viewers)) for number in range(viewers)]
+    await one.all_follow(viewers)
+    tasks += [asyncio.create_task(one.follow_log(job_id)) for job_id in one.shown[:logs]]
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    print(one.requests, flush=True)
+
+
+class Viewers:
+    """Browsers that show the list of jobs."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.requests = 0
+        self.shown: list[int] = []
+        self._port = port
+        self._head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Bearer {token}\r\n"
+        self._following = 0
+
+    async def all_follow(self, viewers: int) -> None:
+        while self._following < viewers or not self.shown:
+            await asyncio.sleep(0.05)
+
+    async def view(self, phase: float) -> None:
+        """One browser. `phase`: when its polls are, as a share of the interval."""
+        reader, writer = await self._get("/api/v1/events")
+        changed = asyncio.Event()
+        reading = asyncio.create_task(self._read_list(changed, phase))
+        try:
+            while line := await reader.readline():
+                if line.startswith(b"event: hello"):
+                    self._following += 1
+                    changed.set()
+                elif line.startswith(b"data: "):
+                    ids = json.loads(line[6:]).get("ids")
+                    if ids is None or set(ids) & set(self.shown):
+                        changed.set()
+            raise SystemExit("the stream of hints has ended")
+        finally:
+            reading.cancel()
+            writer.close()
+
+    async def _read_list(self, changed: asyncio.Event, phase: float) -> None:
+        loop = asyncio.get_running_loop()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        wait_s = POLL_S * phase
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), wait_s)
+            changed.clear()
+            began = loop.time()
+            writer.write(f"GET {LIST} HTTP/1.1\r\n{self._head}\r\n".encode())
+            page = json.loads(await _body(reader))
+            self.shown = [job["job_id"] for job in page["jobs"]]
+            self.requests += 1
+            await asyncio.sleep(max(0.0, began + MIN_INTERVAL_S - loop.time()))
+            wait_s = POLL_S
+
+    async def follow_log(self, job_id: int) -> None:
+        reader, writer = await self._get(f"/api/v1/jobs/{job_id}/logs?follow=1&tail=5000")
+        self.requests += 1
+        try:
+            while await reader.read(65536):
+                pass
+        finally:
+            writer.close()
+
+    async def _get(self, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(f"GET {path} HTTP/1.1\r\n{self._head}\r\n".encode())
+        status = await reader.readline()
+        assert b" 200 " in status, status
+        return reader, writer
+
+
+async def _body(reader: asyncio.StreamReader) -> bytes:
+    """The body of a response that says how long it is."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b" 200 " in head.partition(b"\r\n")[0], head
+    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return await reader.readexactly(length)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

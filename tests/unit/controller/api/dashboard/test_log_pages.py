@@ -1,0 +1,84 @@
+"""Parts of a log over HTTP: lines, the summary, searches, and the stream that continues at a byte of a long log."""
+
+from __future__ import annotations
+
+import pytest
+
+from unit.controller.api.dashboard.conftest import Dashboard
+from unit.controller.api.dashboard.test_fleet import add_job
+
+
+@pytest.fixture
+def job_id(dashboard: Dashboard) -> int:
+    """Attempt 1 has printed 500 lines and attempt 2 ten."""
+    job_id = add_job(dashboard, ["GONE", "RUNNING"])
+    logs = dashboard.daemon.api_context.logs
+    logs.append((job_id, 0, 1), 0, 0, b"".join(b"number %d\n" % n for n in range(500)))
+    logs.append((job_id, 0, 2), 0, 0, b"".join(b"Number %d\n" % n for n in range(500, 510)))
+    return job_id
+
+
+def test_log_summary__says_where_attempts_begin(dashboard: Dashboard, job_id: int) -> None:
+    summary = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs/summary").json()
+    assert summary["lines"] == 512
+    assert summary["attempts"] == [[0, 1, 0], [0, 2, 501]]
+    assert not summary["is_final"]
+    whole = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs").content
+    assert summary["bytes"] == len(whole)
+
+
+def test_lines__are_any_of_the_log(dashboard: Dashboard, job_id: int) -> None:
+    page = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs/lines?first=499&count=4")
+    assert page.headers["perdure-lines"] == "512"
+    lines = page.text.splitlines()
+    assert lines[:2] == ["number 498", "number 499"]
+    assert lines[2].startswith("--- attempt 2 on local/r/z")
+    assert lines[3] == "Number 500"
+    assert dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs/lines?first=512").text == ""
+    one = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs/lines?attempt=2&first=1&count=1").text
+    assert one == "Number 500\n"
+
+
+def test_search__goes_both_ways_and_continues(dashboard: Dashboard, job_id: int) -> None:
+    url = f"/api/v1/jobs/{job_id}/logs/search"
+    up = dashboard.caller.get(url, params={"text": "NUMBER 50", "before": 512, "limit": 3}).json()
+    assert up == {"lines": [511, 510, 509], "continue_at": 509}
+    rest = dashboard.caller.get(url, params={"text": "NUMBER 50", "before": 509, "limit": 100}).json()
+    assert rest == {"lines": [508, 507, 506, 505, 504, 503, 502, 51], "continue_at": None}
+    down = dashboard.caller.get(url, params={"text": "number 50", "first": 52, "limit": 1}).json()
+    assert down == {"lines": [502], "continue_at": 503}
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        ("text=x", "first"),
+        ("text=x&first=0&before=9", "first"),
+        ("text=&first=0", "query.text"),
+        ("first=0", "query.text"),
+    ],
+)
+def test_search__says_what_is_missing(dashboard: Dashboard, job_id: int, query: str, where: str) -> None:
+    refused = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs/search?{query}")
+    assert (refused.status_code, refused.json()["error"]["where"]) == (400, where)
+
+
+@pytest.mark.parametrize("part", ["lines", "summary", "search?text=x&first=0"])
+def test_parts__of_a_job_or_attempt_that_does_not_exist_are_404(dashboard: Dashboard, job_id: int, part: str) -> None:
+    missing = dashboard.caller.get(f"/api/v1/jobs/999/logs/{part}")
+    assert (missing.status_code, missing.json()["error"]["message"]) == (404, "there is no job 999")
+    separator = "&" if "?" in part else "?"
+    other = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs/{part}{separator}attempt=7")
+    assert other.status_code == 404
+    assert "it has had 2" in other.json()["error"]["fix"]
+
+
+def test_tail__says_which_line_and_byte_it_begins_at(dashboard: Dashboard, job_id: int) -> None:
+    whole = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs").content
+    tail = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs?tail=11")
+    assert tail.headers["perdure-line"] == "501"
+    assert whole[int(tail.headers["perdure-offset"]) :] == tail.content
+    assert tail.content.startswith(b"--- attempt 2 on")
+    middle = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs?offset=100")
+    assert middle.content == whole[100:]
+    assert dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs?offset={len(whole) + 5}").content == b""
