@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from e2e.dashboard.conftest import Dashboard
@@ -22,7 +24,7 @@ new PerformanceObserver((list) => {
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_pages__do_not_shift(dashboard: Dashboard, width: int) -> None:
-    job_id = dashboard.launch("shifts")
+    job_id = dashboard.launch(f"shifts-{width}")
     dashboard.wait_for_status(job_id, "RUNNING")
     context = dashboard.sign_in(viewport={"width": width, "height": 900})
     context.add_init_script(OBSERVE)
@@ -36,6 +38,6 @@ def test_pages__do_not_shift(dashboard: Dashboard, width: int) -> None:
         if sum(value for value, _ in shifts) > MAX_SHIFT:
             shifted[view] = shifts
         page.close()
-    assert not shifted
+    assert not shifted, json.dumps(shifted, indent=1)
     dashboard.controller.perdure("jobs", "cancel", job_id, "-y", "--no-graceful")
     context.close()

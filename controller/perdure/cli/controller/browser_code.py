@@ -21,6 +21,7 @@ WAIT_S = 600.0
 _CODE = re.compile(r"[\w-]{16,64}")
 _DONE = (
     b"<!doctype html><meta charset=utf-8><title>Perdure</title>"
+    b"<link rel=icon href='data:,'>"
     b"<p>The command line is signed in. You can close this page.</p>"
 )
 
