@@ -3,8 +3,10 @@ import { effect, signal } from "@preact/signals";
 import type { Me } from "../types";
 import { get, signedIn } from "./api";
 
-/** Null until it is known. */
-export const me = signal<Me | null>(null);
+const STORED = "perdure.me";
+
+/** Null until it is known. What was known last is shown at once, so that nothing moves when the answer comes. */
+export const me = signal<Me | null>(JSON.parse(localStorage.getItem(STORED) ?? "null") as Me | null);
 
 export function may(what: string): boolean {
   return me.value?.permissions.includes(what) ?? false;
@@ -18,12 +20,14 @@ export function mayChange(user: string): boolean {
 /** Ask again whenever somebody signs in. */
 export function startMe(): void {
   effect(() => {
-    if (signedIn.value !== true) me.value = null;
-    else if (me.peek() === null) {
-      get<Me>("/whoami").then(
-        (found) => (me.value = found),
-        () => undefined,
-      );
-    }
+    if (signedIn.value === false) remember(null);
+    else if (signedIn.value) get<Me>("/whoami").then(remember, () => undefined);
   });
+}
+
+function remember(known: Me | null): void {
+  if (JSON.stringify(known) === JSON.stringify(me.peek())) return;
+  me.value = known;
+  if (known) localStorage.setItem(STORED, JSON.stringify(known));
+  else localStorage.removeItem(STORED);
 }

@@ -10,7 +10,8 @@ import { LINE, useScroll } from "./logscroll";
 import { INVALID, matcherOf, patternOf, useHits } from "./logsearch";
 import { LogStore, MARK, MAX_WHOLE_BYTES } from "./logstore";
 
-const OVERSCAN = 10;
+const OVERSCAN = 5;
+const BLOCK_LINES = 20; // they keep their places among each other, so that nothing moves but by scrolling
 
 interface Props {
   id: number;
@@ -96,6 +97,7 @@ export function Log({ id, task, attempts, goTo }: Props) {
 
   useKeys({ f: () => setPinned(!pinned), n: next, N: () => void previous() });
   const fresh = total - seen.current;
+  const digits = String(total).length;
   const status =
     matcher === INVALID
       ? "not a regular expression"
@@ -178,7 +180,9 @@ export function Log({ id, task, attempts, goTo }: Props) {
         )}
         <div class="log-lines" ref={element} role="log" aria-label={`Log of job ${id}`} aria-live="off" tabIndex={0}>
           <svg class="spacer" width="1" height={spacer} aria-hidden="true" />
-          <Window store={store} first={first} end={end} offset={placeOf(first)} matcher={matcher === INVALID ? null : matcher} current={current} />
+          {blocks(first, end).map((block) => (
+            <Lines key={block} store={store} first={block} end={Math.min(total, block + BLOCK_LINES)} offset={placeOf(block)} digits={digits} matcher={matcher === INVALID ? null : matcher} current={current} />
+          ))}
         </div>
         {!pinned && fresh > 0 && !store?.isOver && (
           <button type="button" class="fresh primary" onClick={() => setPinned(true)}>
@@ -196,10 +200,27 @@ export function Log({ id, task, attempts, goTo }: Props) {
   );
 }
 
-/** The visible lines, moved to where they belong by the object model, which the content security policy allows. */
-function Window(props: { store: LogStore | null; first: number; end: number; offset: number; matcher: RegExp | null; current: number | undefined }) {
+/** The first lines of the blocks that have visible lines. */
+function blocks(first: number, end: number): number[] {
+  const found = [];
+  for (let block = Math.floor(first / BLOCK_LINES) * BLOCK_LINES; block < end; block += BLOCK_LINES) found.push(block);
+  return found;
+}
+
+interface LinesProps {
+  store: LogStore | null;
+  first: number;
+  end: number;
+  offset: number;
+  digits: number;
+  matcher: RegExp | null;
+  current: number | undefined;
+}
+
+/** Some lines, moved to where they belong by the object model, which the content security policy allows. */
+function Lines(props: LinesProps) {
   const element = useRef<HTMLDivElement>(null);
-  const digits = String(props.end).length;
+  const { digits } = props;
   useEffect(() => {
     element.current?.style.setProperty("transform", `translateY(${props.offset}px)`);
   }, [props.offset]);
