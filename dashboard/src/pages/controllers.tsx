@@ -26,7 +26,8 @@ interface Info {
 
 export function ControllersPage() {
   const { data, error } = useLive<ControllerLease[]>("/controllers", () => false, 2000, 10_000);
-  const { data: info } = useLive<Info>("/controller", () => false, 2000, 10_000);
+  const { data: info, error: infoError } = useLive<Info>("/controller", () => false, 2000, 10_000);
+  const isReady = (data || error) && (info || infoError); // nothing moves when the second answer comes
   return (
     <>
       <div class="head">
@@ -36,7 +37,7 @@ export function ControllersPage() {
       {info?.overdue && <p class="message bad">This controller does not keep up: {info.overdue}</p>}
       {info?.config_changed && <p class="message">config.yaml was changed after this controller had read it: restart it to apply the change.</p>}
       {info?.backup?.error && <p class="message bad">The newest backup failed: {info.backup.error}</p>}
-      {data && (
+      {isReady && data && (
         <div class="scroll" tabIndex={0} role="region" aria-label="Controllers">
           <table class="plain">
             <thead>
@@ -75,7 +76,7 @@ export function ControllersPage() {
           </table>
         </div>
       )}
-      {info && (
+      {isReady && info && (
         <dl class="facts">
           <Fact name="Answers here">process {info.pid}</Fact>
           <Fact name="Version">{info.version}</Fact>
@@ -86,12 +87,12 @@ export function ControllersPage() {
           {info.backup && <Fact name="Last backup">{info.backup.last ? <Ago at={info.backup.last} /> : "none yet"}</Fact>}
         </dl>
       )}
-      {may("administer") && !me.value?.has_users && (
+      {isReady && may("administer") && !me.value?.has_users && (
         <p>
           Several people? <a href="/users">Users and the audit log</a>
         </p>
       )}
-      {may("operate") && <ControllerLog />}
+      {isReady && may("operate") && <ControllerLog />}
     </>
   );
 }

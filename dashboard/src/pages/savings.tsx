@@ -45,11 +45,6 @@ function Content({ data }: { data: Savings }) {
   if (!total.cost_usd && !data.by_job.length) return <Empty title="Nothing was bought in this time" />;
   return (
     <>
-      {!data.is_complete && (
-        <p class="message" role="status">
-          Adding up: so far from {data.since.slice(0, 10)} on.
-        </p>
-      )}
       <dl class="figures">
         <div>
           <dt>Spent</dt>
@@ -73,6 +68,9 @@ function Content({ data }: { data: Savings }) {
         <AmountTable title="By cloud" rows={data.by_cloud.map((row) => ({ ...row, label: row.name || "unknown" }))} />
       </div>
       <AmountTable title="Most expensive jobs" rows={data.by_job.map((row) => ({ ...row, label: `${row.name} (${row.job_id})`, href: `/jobs/${row.job_id}` }))} />
+      <p class="muted" role="status">
+        {data.is_complete ? `From ${data.since.slice(0, 10)} on.` : `Adding up: so far from ${data.since.slice(0, 10)} on.`}
+      </p>
     </>
   );
 }
@@ -126,7 +124,7 @@ const chartWidth = () => (innerWidth < 760 ? 340 : 900);
 
 /** Spent and saved by day, one on the other: together what on-demand machines would have cost. */
 function Days({ days }: { days: Savings["by_day"] }) {
-  if (days.length < 2) return null;
+  if (!days.length) return null; // with one day, too: others follow while they are added up, and nothing should move
   const top = Math.max(...days.map((day) => day.on_demand_usd), 1e-9);
   const chart = chartWidth();
   const each = chart / days.length;
