@@ -353,7 +353,8 @@ class Daemon:
         self._notifications.start()
         self._notice_consumers.start()
         self._ticker.start()
-        endpoint_file.publish(self.settings.home, self._address, self._tls.fingerprint if self._tls else None)
+        fingerprint = self._tls.fingerprint if self._tls else None
+        endpoint_file.publish(self.settings.home, self._address, fingerprint, self.settings.keyring_directory)
         log.info("controller.started", endpoint=self.api_context.endpoint, jobs=self.inbox.num_jobs())
         return adopted
 

@@ -1,4 +1,4 @@
-"""controller.json: the address of the home's running controller, for callers on this computer."""
+"""controller.json: where callers on this computer reach the home's running controller, and where its token is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.runtime.security.keyring import TOKEN_FILE
 
 _NAME = "controller.json"
 
 
-def publish(home: Path, address: str, fingerprint: str | None) -> None:
-    """Write the file. `fingerprint`: of the TLS certificate, if there is one."""
+def publish(home: Path, address: str, fingerprint: str | None, keyring: Path) -> None:
+    """Write the file. `fingerprint`: of the TLS certificate, if there is one. `keyring`: the folder of the token."""
     record: dict[str, object] = {"endpoint": address, "pid": os.getpid(), "version": version("perdure")}
+    if keyring != home:
+        record["token_file"] = str((keyring / TOKEN_FILE).absolute())
     if fingerprint is not None:
         record["fingerprint"] = fingerprint
     path = home / _NAME

@@ -1,7 +1,7 @@
 """The embedded controller of a home folder as its files show it: its record, its process, its token and its stderr.
 
-`controller.json` has the address and the process of the controller. The controller writes it at the end of its start,
-and removes it when it stops on request.
+`controller.json` has the address and the process of the controller, and the file of its token if that is not in the
+home. The controller writes it at the end of its start, and removes it when it stops on request.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def running(home: Path) -> Endpoint | None:
         return None
     is_ours = is_controller(_pid(record))
     is_proven = is_ours or endpoint.fingerprint is not None or is_trusted(url)
-    if not is_proven or (not is_ours and not (home / "token").exists()):
+    token_file = Path(str(record.get("token_file") or home / "token"))
+    if not is_proven or (not is_ours and not token_file.exists()):
         return None
-    endpoint = replace(endpoint, token=_own_token(home))
+    endpoint = replace(endpoint, token=_own_token(token_file))
     return endpoint if is_ours or is_authorized(endpoint) else None
 
 
@@ -97,8 +98,7 @@ def _pid(record: Mapping[str, object]) -> int:
     return pid if isinstance(pid, int) else 0
 
 
-def _own_token(home: Path) -> str:
-    path = home / "token"
+def _own_token(path: Path) -> str:
     try:
         mode = path.stat().st_mode & 0o777
         token = path.read_text().strip()

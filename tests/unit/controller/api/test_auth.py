@@ -281,7 +281,7 @@ def test_gate__allows_no_other_origin(deployment: Deployment) -> None:
 
 def test_secret_files__are_readable_by_their_owner_only(deployment: Deployment) -> None:
     home: Path = deployment.daemon.settings.home
-    endpoint_file.publish(home, "http://127.0.0.1:1", None)
+    endpoint_file.publish(home, "http://127.0.0.1:1", None, home)
     modes = {name: (home / name).stat().st_mode & 0o777 for name in ("token", "secret.key", "controller.json")}
     assert modes == dict.fromkeys(modes, 0o600)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.controller.runtime import endpoint_file
 from perdure.sdk.connection import discovery, endpoint, hosted_controller
 from perdure.sdk.connection.client import Client
 from perdure.sdk.connection.endpoint import Endpoint, NoController
@@ -270,6 +271,16 @@ def test_find__rejects_a_token_that_others_can_read(tmp_path: Path, controller: 
     assert "mode 0640" in str(caught.value)
     assert f"chmod 600 {home / 'token'}" in str(caught.value)
     (home / "token").chmod(0o600)
+    assert discovery.find({"PERDURE_HOME": str(home)}).token == "user-token"
+
+
+def test_find__reads_the_token_from_a_keyring_elsewhere(tmp_path: Path, controller: Controller) -> None:
+    home, keyring = tmp_path / "home", tmp_path / "keyring"
+    home.mkdir()
+    keyring.mkdir()
+    (keyring / "token").touch(0o600)
+    (keyring / "token").write_text("user-token")
+    endpoint_file.publish(home, controller.url, None, keyring)
     assert discovery.find({"PERDURE_HOME": str(home)}).token == "user-token"
 
 
