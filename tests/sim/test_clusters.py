@@ -68,18 +68,19 @@ KINDS = ("launch", "stop", "start", "down")
 STEPS = range(1, 17)  # more than a request has: the last ones are those of what it sets off
 
 
-def deaths_at(kind: str, step: int = 0) -> Make:
+def deaths_at(kind: str, step: int = 0, *, keeps_disks: bool = False) -> Make:
     """Scenarios in which a controller dies at a step (0: at any) of the first request of this kind.
 
-    The request is not repeated, unless it is a launch.
+    The request is not repeated, unless it is a launch. `keeps_disks`: the machines are stopped and started again.
     """
+    machines: dict[str, Any] = {"spot": False, "recover": False} if keeps_disks else {}
 
     def make(seed: int) -> Scenario:
         scenario = cluster_scenario_of(seed, kinds=("preempt",), controllers=(0, 2))
         requests = [UserRequest(20.0, "stop"), UserRequest(30.0, "start"), UserRequest(40.0, "down")]
         requests = [replace(one, repeats=one.kind != kind) for one in requests if kind == "down" or one.kind != "down"]
         plans = (
-            replace(plan, requests=tuple(requests), kills=1, kills_at=kind, kill_step=step, idle_s=None)
+            replace(plan, requests=tuple(requests), kills=1, kills_at=kind, kill_step=step, idle_s=None, **machines)
             for plan in scenario.clusters
         )
         return replace(scenario, clusters=tuple(plans))
@@ -89,15 +90,20 @@ def deaths_at(kind: str, step: int = 0) -> Make:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("keeps_disks", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_death__between_any_two_steps_of_a_request_leaves_nothing_running_and_nothing_lost(kind: str) -> None:
-    deaths = 0
+def test_death__between_any_two_steps_of_a_request_leaves_nothing_running_and_nothing_lost(
+    kind: str, keeps_disks: bool
+) -> None:
+    deaths = starts = 0
     for step in STEPS:
-        scenario = deaths_at(kind, step)(step)
+        scenario = deaths_at(kind, step, keeps_disks=keeps_disks)(step)
         history = run(scenario)
         assert history.violation is None, f"{kind}, step {step}: {history.violation}"
         deaths += history.fault_counts["a controller is killed in a request"]
+        starts += history.fault_counts["a stopped machine was started"]
     assert deaths >= len(STEPS), "each history kills a controller"
+    assert (starts > 0) == keeps_disks or kind in ("launch", "down"), "disks are kept over stop and start"
 
 
 MUTATIONS: dict[Callable[[pytest.MonkeyPatch], None], Make] = {

@@ -75,6 +75,7 @@ def main() -> int:
     except OSError:
         log(f"another agent is running on {config.state_dir}")
         return 1
+    paths.begin_attempt(config.token)
     return Agent(config, paths).run()
 
 

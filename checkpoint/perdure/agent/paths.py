@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+# What another attempt on the same disk uses again. `boot.py` has put the agent there.
+_KEPT = frozenset({"agent.lock", "agent.pyz", "artifacts", "attempt", "home.json", "tools"})
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,19 @@ class NodePaths:
         self.root.chmod(0o700)
         self.run_dir.mkdir(exist_ok=True)
 
+    def begin_attempt(self, token: str) -> None:
+        """Forget what another attempt has left here: the machine was stopped, and is started again for this one.
+
+        What the machine has installed stays, and what its home had at first. Repeatable. Raises OSError.
+        """
+        digest, record = hashlib.sha256(token.encode()).hexdigest(), self.root / "attempt"
+        if record.exists() and record.read_text() != digest:
+            for path in self.root.iterdir():
+                if path.name not in _KEPT:
+                    _remove(path, self.root.stat().st_dev)
+            self.create()
+        record.write_text(digest)
+
     def append_to_job_log(self, line: str) -> None:
         """Append a line of the agent to the job's log, in one write. On a full disk the line is dropped."""
         descriptor = os.open(str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -94,3 +112,14 @@ class NodePaths:
                 os.write(descriptor, f"perdure: {line}\n".encode())
         finally:
             os.close(descriptor)
+
+
+def _remove(path: Path, device: int) -> None:
+    """Remove a file, or a folder with what it holds. What is mounted in it is left alone. Raises OSError."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    for folder, names, _ in os.walk(str(path)):
+        if any(os.lstat(os.path.join(folder, name)).st_dev != device for name in names):
+            return
+    shutil.rmtree(str(path))

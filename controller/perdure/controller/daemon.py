@@ -19,7 +19,7 @@ from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.bootstrap.artifacts import PUBLISH_INTERVAL_S, build_artifacts, publish_artifacts
 from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
 from perdure.controller.clouds.reachability import remote_clouds, report_unreachable
-from perdure.controller.clouds.registry import buckets_on_node, build_clouds, time_speed
+from perdure.controller.clouds.registry import buckets_on_node, build_clouds, stoppable, time_speed
 from perdure.controller.clouds.slot_cloud import SlotCloud
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
@@ -201,7 +201,7 @@ class Daemon:
             clock=clock,
             market=market,
             timeouts=scale_timeouts(settings.timeouts, time_scale),
-            intent_builder=IntentBuilder(member.controller_id, keyring.incarnations),
+            intent_builder=IntentBuilder(member.controller_id, keyring.incarnations, stoppable(clouds)),
             forward=peer_outbox.forward if peer_outbox else complete,
             on_directive=sessions.push_directive,
             on_job_changed=partial(publish_job, job_updates, queue, sessions.readiness),
@@ -251,7 +251,7 @@ class Daemon:
         of_user = (cancel, cluster_service, services.requests)
         self._budgets = budgets.BudgetWatch(database, clock, notify, me, wake, *of_user)
         self._cluster_upkeep = cluster_upkeep.ClusterUpkeep(database, clock, cluster_service, sessions.usage.busy_jobs)
-        self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id)
+        self._cluster_homes = cluster_homes.ClusterHomes.of(storage, member.controller_id, clouds)
         self._schedules = ScheduleService(database, wall_clock, keyring, compiler, one, blobs.touch)
         self._watchdog = loop_watchdog.Watchdog(inbox.queue, clock, time_scale.speed)
         self._backups = backup_schedule.build(settings, database, wall_clock)

@@ -66,6 +66,21 @@ class FaultyCloud(FakeCloud):
         self._publish_ends(visible)
         self._maybe_lose_response()
 
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        if not self._reaches_cloud():
+            raise ConnectionError("no route to the cloud")
+        visible = [id for id in ids if id in self._machines and self._is_visible(self._machines[id])]
+        super().stop(region, visible)
+        self._publish_ends(visible)
+        self._maybe_lose_response()
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        if not self._reaches_cloud():
+            raise ConnectionError("no route to the cloud")
+        started = super().start(request, ids)
+        self._maybe_lose_response()
+        return started
+
     # --- called by the world ----------------------------------------------------------------------------------
 
     def serve_stale_listings(self, seconds: float) -> None:
@@ -86,7 +101,10 @@ class FaultyCloud(FakeCloud):
 
     def power_off(self, machine_id: str) -> None:
         """A machine powers itself off."""
-        self.crash(machine_id)
+        if self._machines[machine_id].request.keeps_disks:
+            super().power_off(machine_id)
+        else:
+            self.crash(machine_id)
         self._publish_ends([machine_id])
 
     def change_prices(self, factor: float) -> None:
@@ -97,6 +115,11 @@ class FaultyCloud(FakeCloud):
         machine = self._machines[machine_id]
         return machine.request.owner, machine.rank
 
+    def stopped(self) -> list[tuple[str, Owner]]:
+        """The machines that are stopped, whose disks are kept, and to whom they belong."""
+        machines = (m for m in self._machines.values() if not self._is_gone(m) and self._is_stopped(m))
+        return [(m.id, m.request.owner) for m in machines]
+
     def living(self) -> list[str]:
         return [m.id for m in self._machines.values() if not self._is_gone(m)]
 
@@ -106,10 +129,16 @@ class FaultyCloud(FakeCloud):
         super()._start(id, rank, request)
         self.on_launched(id)
 
+    def _restart(self, machine: Any, request: LaunchRequest) -> None:
+        super()._restart(machine, request)
+        self.on_launched(machine.id)
+
     def _publish_ends(self, ids: Sequence[str]) -> None:
         for id in ids:
-            if id in self._machines:
-                self.on_ended(id, self._machines[id].ends_at)
+            if (machine := self._machines.get(id)) is not None:
+                at = min(machine.ends_at, machine.stopped_at)
+                if at < float("inf"):
+                    self.on_ended(id, at)
 
     def _has_outage(self) -> bool:
         return self._clock.now() < self.outage_until
@@ -142,6 +171,7 @@ class CloudClient:
         self.name, self.ignores = cloud.name, cloud.ignores
         self.notes, self.unusable = cloud.notes, cloud.unusable
         self.offers, self.classify = cloud.offers, cloud.classify
+        self.disk_price_per_hour = cloud.disk_price_per_hour
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
         return self._call(self._cloud.launch, request)
@@ -154,6 +184,12 @@ class CloudClient:
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         self._call(self._cloud.terminate, region, ids)
+
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        self._call(self._cloud.stop, region, ids)
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        return self._call(self._cloud.start, request, ids)
 
     def _call(self, method: Callable[..., _Result], *args: Any) -> _Result:
         self._process.failpoint(f"before {method.__name__}")

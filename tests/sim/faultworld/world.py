@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from faultworld.buckets import BucketStore
 from faultworld.clouds import FaultyCloud
-from faultworld.clusters.checks import explains_loss, has_machines_ended
+from faultworld.clusters.checks import check_kept_disks, explains_loss, has_machines_ended
 from faultworld.clusters.nodes import HostNode
 from faultworld.clusters.users import ClusterUsers
 from faultworld.components import KEYRING, TIMEOUTS
@@ -248,6 +248,11 @@ class World:
         key: AttemptKey = (owner.job_id, owner.task, owner.generation)
         kind = HostNode if self._is_of_cluster(owner.job_id) else Node
         node = kind(self, cloud.name, id, key, rank, KEYRING.attempt_token(key))
+        if (before := self.nodes.get(id)) is not None:  # it was stopped, and is started for another attempt
+            self.nodes[f"{id} of {before.name}"] = before
+            self.fault_counts["a stopped machine was started"] += 1
+        elif kind is HostNode:
+            check_kept_disks(self, owner.job_id)
         self.nodes[id] = node
         self.record(cloud.name, f"starts {node.name}")
         self.scheduler.after(self.scenario.boot_s * self.rng.uniform(0.9, 1.3), node.boot)

@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from perdure.controller.clouds.base.protocol import Bootstrap, LaunchRequest, Owner
 from perdure.controller.clouds.local import layout
@@ -34,6 +35,13 @@ unset USER_DATA METADATA_ENDPOINT
 "$HOME/.user-data"
 exec sleep infinity
 """
+# Of later boots: user data runs at the first one only.
+CLOUD_INIT_AGAIN = """
+export PERDURE_METADATA_ENDPOINT="${METADATA_ENDPOINT:-$PERDURE_METADATA_ENDPOINT}"
+unset PYTHON CLOUD_CONFIG ROLE IMAGE_FILES USER_DATA METADATA_ENDPOINT
+for script in /var/lib/cloud/scripts/per-boot/*; do "$script"; done
+exec sleep infinity
+"""
 _CLOUD_CONFIG = Path(__file__).with_name("cloud_init.py").read_text()
 # Variables that a machine does not get.
 HIDDEN_VARIABLES = ("PERDURE_ENDPOINT", "PERDURE_TOKEN", "PERDURE_RANK", "PERDURE_ARTIFACTS_DIR")
@@ -54,6 +62,7 @@ class InstanceProcess:
     metadata_endpoint: str | None = None  # None: the host's IMDSv2
     role: dict[str, str] = field(default_factory=dict)  # the environment of programs with the machine's role
     image_files: dict[str, str] = field(default_factory=dict)  # path → content, of files in the image
+    keeps_disk: bool = False  # when it is stopped, or powers itself off
 
 
 class Machines:
@@ -80,15 +89,36 @@ class Machines:
         self._starting = [one for one in self._starting if one.is_alive()] + [thread]
         thread.start()
 
+    def stop(self, id: str) -> None:
+        self._command(id, layout.STOP, {})
+
+    def start_again(self, machines: list[InstanceProcess], *, runs_user_data: bool = False) -> None:
+        """Start machines that were stopped, without waiting until they have booted.
+
+        `runs_user_data`: whether their image does so at every boot; otherwise it runs the scripts for each boot.
+        """
+        prepared = []
+        for one in machines:
+            state, spec = self._build(one)
+            spec["command"] = ["/bin/sh", "-c", CLOUD_INIT if runs_user_data else CLOUD_INIT_AGAIN]
+            path = self._instances.folder / one.id
+            prepared.append(launcher.prepare_again(path, {**state, "state": layout.HALTED}, spec))
+        thread = threading.Thread(target=self._boot, args=(prepared,), daemon=True)
+        self._starting.append(thread)
+        thread.start()
+
     def find(self, id: str) -> InstanceRecord | None:
         return self._instances.get(id)
 
     def is_booting(self, id: str) -> bool:
         record = self.find(id)
-        return record is not None and record.state["state"] == layout.LAUNCHING and not record.is_gone
+        is_off = record is not None and record.state["state"] in (layout.LAUNCHING, layout.HALTED)
+        return is_off and record is not None and not record.is_gone
 
     def terminate(self, id: str) -> None:
         self._command(id, layout.TERMINATE, {})
+        if (record := self.find(id)) is not None and record.is_halted:
+            self._instances.end_halted(record)
 
     def interrupt(self, id: str, notice_s: float | None) -> None:
         """End the machine `notice_s` after a notice in its metadata; at once and without one, if None."""
@@ -103,12 +133,16 @@ class Machines:
         """End all machines, and wait until they have ended."""
         for thread in self._starting:
             thread.join()
-        launcher.terminate_and_wait([record.path for record in self._instances.living()])
+        launcher.end_and_wait([record.path for record in self._instances.living()])
 
     def _prepare(self, one: InstanceProcess) -> host_process.Prepared:
+        return launcher.prepare(self._instances.folder / one.id, *self._build(one))
+
+    def _build(self, one: InstanceProcess) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The contents of state.json and spec.json."""
         offer = Offer(self._cloud, one.region, one.zone, one.instance_type, one.market, 0, 0, 0, 0)
         owner = Owner(self._cloud, 0, 0, 0, one.id)
-        request = LaunchRequest(owner, offer, 1, Bootstrap("", "", {"agent": ""}), one.id)
+        request = LaunchRequest(owner, offer, 1, Bootstrap("", "", {"agent": ""}), one.id, keeps_disks=one.keeps_disk)
         state, spec = machine_spec.build(request, 0, one.id, one.ip, self._kind, self._shared, _now())
         for name in HIDDEN_VARIABLES:
             del spec["env"][name]
@@ -118,8 +152,8 @@ class Machines:
         if one.metadata_endpoint is not None:
             spec["env"]["METADATA_ENDPOINT"] = one.metadata_endpoint
         spec["command"] = ["/bin/sh", "-c", CLOUD_INIT]
-        spec["metadata"] |= one.metadata
-        return launcher.prepare(self._instances.folder / one.id, state, spec)
+        spec["metadata"] |= {**one.metadata, "user-data": one.user_data}
+        return state, spec
 
     def _boot(self, prepared: list[host_process.Prepared]) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +79,13 @@ class Clusters:
         return "".join(line for line in written.getvalue().decode().splitlines(True) if not line.startswith("--- "))
 
     def machines(self) -> set[Path]:
-        """The folders of the machines that exist."""
-        return set(self.controller.home.glob("local/instances/*/machine"))
+        """The disks of the machines that run."""
+        return set(self.controller.home.glob("local/instances/*/machine")) - self.kept_disks()
+
+    def kept_disks(self) -> set[Path]:
+        """The disks of the machines that are stopped."""
+        states = self.controller.home.glob("local/instances/*/state.json")
+        return {path.with_name("machine") for path in states if json.loads(path.read_text())["state"] == "halted"}
 
     def no_machines(self) -> bool:
         return not self.machines()

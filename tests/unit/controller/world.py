@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -89,6 +89,7 @@ class World:
     forward: Callable[[JobEvent], None] = complete  # of events for jobs of other controllers
     max_machines: dict[str, int] = field(default_factory=dict)
     notify: NotifyConfig | None = None
+    stoppable: frozenset[str] = frozenset()  # the clouds that keep the disks of clusters
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.clock)
@@ -122,7 +123,7 @@ class World:
             clock=self.clock,
             market=market,
             timeouts=self.timeouts,
-            intent_builder=IntentBuilder("test"),
+            intent_builder=IntentBuilder("test", stoppable=self.stoppable),
             forward=self._forward,
             on_directive=lambda key, directive: self.directives.append((key, directive.target)),
         )
@@ -147,16 +148,25 @@ class World:
     def reconciler(self) -> Reconciler:
         return self.current.reconciler
 
-    def submit(self, *, nodes: int = 1, tasks: int = 1, spec: dict[str, Any] | None = None, **changes: Any) -> int:
+    def submit(
+        self,
+        *,
+        nodes: int = 1,
+        tasks: int = 1,
+        spec: dict[str, Any] | None = None,
+        need: MachineRequirement = MachineRequirement(cpus=Amount(4)),  # noqa: B008 - frozen
+        job: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> int:
+        """`job`: columns of its row."""
         now = self.clock.now()
-        need = MachineRequirement(cpus=Amount(4))
         views = [
             TaskView(i, (need,), num_nodes=nodes, wake_at=now if i == 0 else None, **changes) for i in range(tasks)
         ]
         new = [NewTask(v, f"t{v.index}", {}, {"resources": "cpus=4"} | (spec or {}), None) for v in views]
         with self.database.begin() as conn:
             columns = {"name": "job", "user": "", "priority": 0, "num_tasks": tasks, "submitted_at": now}
-            (job_id,) = jobs.insert_batch(conn, columns | {"idempotency_key": None, "owner": self.owner})
+            (job_id,) = jobs.insert_batch(conn, columns | {"idempotency_key": None, "owner": self.owner, **(job or {})})
             writes = WriteBatch(conn)
             jobs.add_tasks(writes, new, {job_id: [f"sky-managed-x_job_{job_id}-{i}" for i in range(tasks)]})
             writes.flush()

@@ -117,6 +117,16 @@ def _print_clusters(listed: Sequence[api_types.Cluster], *, verbose: bool, all_u
     click.echo(click.style("Clusters", bold=True))
     for line in _status_lines(listed, verbose=verbose, all_users=all_users):
         click.echo(line)
+    for cluster in listed:
+        if cluster.get("kept_disks"):  # an older controller keeps none
+            click.echo(_disks_line(cluster))
+
+
+def _disks_line(cluster: api_types.Cluster) -> str:
+    count, price, cost = cluster["kept_disks"], cluster["disk_price_per_hour"], cluster["disk_cost"]
+    disks = "disk is" if count == 1 else f"{count} disks are"
+    money = f"for ${price:.4f} per hour, ${cost:.2f} so far" if price else "for nothing"
+    return f"{cluster['name']}: its {disks} kept {money}; `perdure start {cluster['name']}` starts the machines again"
 
 
 def _print_others(client: Client, *, with_jobs: bool, with_services: bool) -> None:

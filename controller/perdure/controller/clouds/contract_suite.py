@@ -32,6 +32,8 @@ from perdure.controller.clouds.base.protocol import (
     Interruptible,
     LaunchRequest,
     Owner,
+    Stoppable,
+    StoppedMachineLost,
 )
 from perdure.controller.clouds.base.protocol import Cloud as CloudProtocol
 from perdure.recovery.market.unavailable import FaultKind
@@ -93,14 +95,18 @@ class CloudBench:
         described = self.cloud.describe(instances[0].region, [instance.id for instance in instances])
         return sorted(described, key=lambda instance: instance.rank)
 
-    def wait_until_gone(self, instances: Sequence[Instance]) -> list[Instance]:
+    def wait_until(self, state: InstanceState, instances: Sequence[Instance]) -> list[Instance]:
+        """Wait until all of these machines of one region are in `state`; returns their descriptions, by rank."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             described = self.describe(instances)
-            if all(instance.state is InstanceState.GONE for instance in described):
+            if all(instance.state is state for instance in described):
                 return described
-            assert time.monotonic() < deadline, f"not gone after {TIMEOUT_S:g} s: {described}"
+            assert time.monotonic() < deadline, f"not {state} after {TIMEOUT_S:g} s: {described}"
             self.wait()
+
+    def wait_until_gone(self, instances: Sequence[Instance]) -> list[Instance]:
+        return self.wait_until(InstanceState.GONE, instances)
 
     def terminate(self, instances: Sequence[Instance]) -> list[Instance]:
         """Terminate machines of one region and wait until they are gone."""
@@ -117,6 +123,23 @@ class CloudBench:
         with pytest.raises(Exception) as caught:  # noqa: PT011
             self.cloud.launch(request)
         return caught.value
+
+    def stoppable(self) -> Stoppable:
+        if not isinstance(self.cloud, Stoppable):
+            pytest.skip("this cloud cannot stop machines")
+        return self.cloud
+
+    def kept(self, token: str, *, job_id: int = 7, nodes: int = 1) -> LaunchRequest:
+        """A request for on-demand machines that may be stopped."""
+        request = self.request(token, nodes=nodes, offer=self.offer(Market.ON_DEMAND))
+        return replace(request, keeps_disks=True, owner=replace(request.owner, job_id=job_id))
+
+    def launch_stopped(self, token: str, *, nodes: int = 1) -> list[Instance]:
+        """Machines that were launched and stopped, by rank."""
+        stoppable = self.stoppable()
+        launched = self.wait_until(InstanceState.RUNNING, self.cloud.launch(self.kept(token, nodes=nodes)))
+        stoppable.stop(launched[0].region, [one.id for one in launched])
+        return self.wait_until(InstanceState.STOPPED, launched)
 
     def interruptible(self) -> Interruptible:
         if not isinstance(self.cloud, Interruptible):
@@ -293,6 +316,58 @@ class CloudContract:
         bench.cloud.terminate(elsewhere, [launched[0].id])
         bench.wait()
         assert bench.describe(launched)[0].state is InstanceState.RUNNING
+
+    def test_stop__keeps_machines_that_are_listed_and_end_with_terminate(self, bench: CloudBench) -> None:
+        stopped = bench.launch_stopped("t1", nodes=2)
+        assert {one.id for one in bench.cloud.list_owned("ctl-1")} == {one.id for one in stopped}
+        assert all(one.gone_reason not in (None, Reason.PREEMPTED) for one in stopped)
+        bench.terminate(stopped)
+        assert not bench.cloud.list_owned("ctl-1")
+
+    def test_stop__is_idempotent_and_ignores_unknown_and_ended_machines(self, bench: CloudBench) -> None:
+        stopped, stoppable = bench.launch_stopped("t1"), bench.stoppable()
+        region, ids = stopped[0].region, [stopped[0].id, "no-such-machine"]
+        stoppable.stop(region, ids)
+        assert bench.describe(stopped)[0].state is InstanceState.STOPPED
+        bench.terminate(stopped)
+        stoppable.stop(region, ids)
+        assert bench.describe(stopped)[0].state is InstanceState.GONE
+
+    def test_stop__leaves_room_for_others(self, bench: CloudBench) -> None:
+        bench.limit_capacity(bench.offer(Market.ON_DEMAND).zone, 1)
+        bench.launch_stopped("t1")
+        assert bench.cloud.launch(bench.kept("t2"))
+
+    def test_start__runs_the_same_machines_for_another_owner(self, bench: CloudBench) -> None:
+        stopped, stoppable = bench.launch_stopped("t1", nodes=2), bench.stoppable()
+        request = bench.kept("t2", job_id=8, nodes=2)
+        for _ in range(2):  # a call whose answer was lost is repeated
+            started = stoppable.start(request, [one.id for one in stopped])
+            assert [one.id for one in sorted(started, key=lambda one: one.rank)] == [one.id for one in stopped]
+        running = bench.wait_until(InstanceState.RUNNING, started)
+        assert [(one.rank, one.owner, one.ended_at) for one in running] == [(r, request.owner, None) for r in (0, 1)]
+        stoppable.stop(running[0].region, [one.id for one in running])
+        bench.wait_until(InstanceState.STOPPED, running)
+
+    def test_start__is_all_or_nothing(self, bench: CloudBench) -> None:
+        stopped, stoppable = bench.launch_stopped("t1", nodes=2), bench.stoppable()
+        request = bench.kept("t2", job_id=8, nodes=2)
+        bench.limit_capacity(request.offer.zone, 1)
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            stoppable.start(request, [one.id for one in stopped])
+        assert bench.cloud.classify(caught.value).reason is Reason.NO_CAPACITY
+        bench.wait_until(InstanceState.STOPPED, stopped)
+        bench.limit_capacity(request.offer.zone, 2)
+        bench.wait_until(InstanceState.RUNNING, stoppable.start(request, [one.id for one in stopped]))
+
+    def test_start__of_a_machine_that_is_gone_names_it(self, bench: CloudBench) -> None:
+        stopped, stoppable = bench.launch_stopped("t1", nodes=2), bench.stoppable()
+        bench.terminate(stopped[1:])
+        with pytest.raises(StoppedMachineLost):
+            stoppable.start(bench.kept("t2", nodes=2), [one.id for one in stopped])
+        with pytest.raises(StoppedMachineLost):
+            stoppable.start(bench.kept("t3"), ["no-such-machine"])
+        assert bench.describe(stopped[:1])[0].state is InstanceState.STOPPED
 
     # ---- interrupt ----
 

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from perdure.controller.clouds.base.partial_listing import PartialListing
-from perdure.controller.clouds.base.protocol import Fault, Instance, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.base.protocol import (
+    Fault,
+    Instance,
+    InstanceState,
+    LaunchRequest,
+    Owner,
+    StoppedMachineLost,
+)
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Market, Offer
@@ -50,7 +57,9 @@ class Faults:
     broken_launches: list[int] = field(default_factory=list)
     boot_s: float = 0.0  # how long a machine is PENDING
     listing_delay_s: float = 0.0  # how long a new machine is neither described nor listed
-    ending_s: float = 0.0  # how long a machine is ENDING after `terminate`
+    ending_s: float = 0.0  # how long a machine is ENDING after `terminate` or `stop`
+    #: For each of the next calls of `start`, how many machines start before the connection breaks.
+    broken_starts: list[int] = field(default_factory=list)
     forgotten_after_s: float = 3600.0  # how long a machine is described after its end
     unusable: str | None = None
     silent_regions: set[str] = field(default_factory=set)  # whose machines cannot be listed
@@ -81,6 +90,8 @@ class _Machine:
     gone_reason: Reason | None = None
     is_terminating: bool = False
     is_forgotten: bool = False
+    stopped_at: float = float("inf")  # from when on it is stopped
+    past: list[Charge] = field(default_factory=list)  # of the times before it was stopped
 
     def end(self, at: float, gone_reason: Reason) -> None:
         """The earliest end wins."""
@@ -89,7 +100,7 @@ class _Machine:
 
 
 class FakeCloud:
-    """A `Cloud` that is `Interruptible`. `calls` counts the calls of each method, including failed ones."""
+    """A `Cloud` that is `Interruptible` and `Stoppable`. `calls`: of each method, including failed ones."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -153,6 +164,34 @@ class FakeCloud:
                     machine.is_terminating = True
                     machine.end(self._clock.now() + self.faults.ending_s, Reason.MACHINE_STOPPED)
 
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        with self._lock:
+            self._begin_call("stop")
+            for machine in map(self._machines.get, ids):
+                if machine and machine.request.offer.region == region:
+                    machine.stopped_at = min(machine.stopped_at, self._clock.now() + self.faults.ending_s)
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        with self._lock:
+            self._begin_call("start")
+            machines = [self._machines.get(id) for id in ids]
+            if any(machine is None or self._is_gone(machine) for machine in machines):
+                raise StoppedMachineLost(", ".join(ids))
+            known = [machine for machine in machines if machine is not None]
+            if any(machine.stopped_at < float("inf") and not self._is_stopped(machine) for machine in known):
+                raise FakeError("BadRequest", "a machine that is stopping cannot be started")
+            off = [machine for machine in known if self._is_stopped(machine)]
+            self._check_capacity(request, len(off))
+            break_after = self.faults.broken_starts.pop(0) if self.faults.broken_starts else None
+            for machine in off[:break_after]:
+                self._restart(machine, request)
+            if break_after is not None:
+                raise ConnectionError("the connection broke before the response came")
+            return [self._describe(machine) for machine in known]
+
+    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
+        return 0.0001 * (disk_gib or 100)
+
     def classify(self, error: Exception) -> Fault:
         if not isinstance(error, FakeError):
             return Fault(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY, type(error).__name__, str(error))
@@ -178,6 +217,15 @@ class FakeCloud:
                 raise FakeError("BadRequest", f"there is no machine {instance_id!r} in {region}")
             machine.end(self._clock.now() + (notice_s or 0.0), Reason.PREEMPTED)
 
+    def power_off(self, instance_id: str) -> None:
+        """The machine powers itself off: its disk is kept if it was launched so."""
+        with self._lock:
+            machine = self._machines[instance_id]
+            if machine.request.keeps_disks:
+                machine.stopped_at = min(machine.stopped_at, self._clock.now())
+            else:
+                machine.end(self._clock.now(), Reason.MACHINE_STOPPED)
+
     def preempt(self, instance_id: str, notice_s: float | None = None) -> None:
         """`interrupt` in the machine's region."""
         self.interrupt(self._machines[instance_id].request.offer.region, instance_id, notice_s=notice_s)
@@ -200,13 +248,9 @@ class FakeCloud:
             return machine.ends_at if machine.gone_reason is Reason.PREEMPTED and not self._is_gone(machine) else None
 
     def bill(self) -> list[Charge]:
-        """The cost of every machine until now, in order of launch. Billing is per second, from launch to end."""
+        """The cost of every machine until now, in order of launch, without disks. Billing is per second."""
         with self._lock:
-            now = self._clock.now()
-            return [
-                Charge(m.id, m.request.owner, m.request.offer, max(0.0, min(now, m.ends_at) - m.launched_at))
-                for m in self._machines.values()
-            ]
+            return [charge for m in self._machines.values() for charge in (*m.past, self._charge(m))]
 
     # ---- private ----
 
@@ -222,9 +266,20 @@ class FakeCloud:
             raise FakeError("BadRequest", f"{request.offer.key} is not offered")
         if code := self.faults.launch_errors.get(zone):
             raise FakeError(code, zone)
-        living = sum(m.request.offer.zone == zone and not self._is_gone(m) for m in self._machines.values())
+        running = (m for m in self._machines.values() if not (self._is_gone(m) or self._is_stopped(m)))
+        living = sum(m.request.offer.zone == zone for m in running)
         if living + count > self.faults.capacity.get(zone, living + count):
             raise FakeError("NoCapacity", zone)
+
+    def _charge(self, machine: _Machine) -> Charge:
+        """Of the time since it was launched or started last."""
+        ran_until = min(self._clock.now(), machine.ends_at, machine.stopped_at)
+        seconds = max(0.0, ran_until - machine.launched_at)
+        return Charge(machine.id, machine.request.owner, machine.request.offer, seconds)
+
+    def _restart(self, machine: _Machine, request: LaunchRequest) -> None:
+        machine.past.append(self._charge(machine))
+        machine.request, machine.launched_at, machine.stopped_at = request, self._clock.now(), float("inf")
 
     def _start(self, id: str, rank: int, request: LaunchRequest) -> None:
         high, low = divmod(len(self._machines), 254)
@@ -233,6 +288,9 @@ class FakeCloud:
     def _is_gone(self, machine: _Machine) -> bool:
         return machine.ends_at <= self._clock.now()
 
+    def _is_stopped(self, machine: _Machine) -> bool:
+        return machine.stopped_at <= self._clock.now()
+
     def _is_visible(self, machine: _Machine) -> bool:
         shown_from = machine.launched_at + self.faults.listing_delay_s
         shown_until = machine.ends_at + self.faults.forgotten_after_s
@@ -240,6 +298,7 @@ class FakeCloud:
 
     def _describe(self, machine: _Machine) -> Instance:
         offer, is_gone = machine.request.offer, self._is_gone(machine)
+        is_stopped = not is_gone and self._is_stopped(machine)
         return Instance(
             id=machine.id,
             rank=machine.rank,
@@ -251,14 +310,16 @@ class FakeCloud:
             instance_type=offer.instance_type,
             ip=machine.ip,
             launched_at=machine.launched_at,
-            ended_at=machine.ends_at if is_gone else None,
-            gone_reason=machine.gone_reason if is_gone else None,
+            ended_at=min(machine.ends_at, machine.stopped_at) if is_gone or is_stopped else None,
+            gone_reason=machine.gone_reason if is_gone else Reason.MACHINE_STOPPED if is_stopped else None,
         )
 
     def _state(self, machine: _Machine) -> InstanceState:
         if self._is_gone(machine):
             return InstanceState.GONE
-        if machine.is_terminating:
+        if self._is_stopped(machine) and not machine.is_terminating:
+            return InstanceState.STOPPED
+        if machine.is_terminating or machine.stopped_at < float("inf"):
             return InstanceState.ENDING
         is_booting = self._clock.now() < machine.launched_at + self.faults.boot_s
         return InstanceState.PENDING if is_booting else InstanceState.RUNNING

@@ -26,7 +26,7 @@ from perdure.controller.clouds.base.descriptor import (
     HostingSupport,
     NoticeSource,
 )
-from perdure.controller.clouds.base.protocol import Cloud, Fault, HasLocalBuckets, Instance
+from perdure.controller.clouds.base.protocol import Cloud, Fault, HasLocalBuckets, Instance, Stoppable
 from perdure.controller.clouds.pricing.cache import InMemoryOfferCache, OfferCache
 from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
 from perdure.controller.runtime.config.config_file import ErrorCollector, SettingsError
@@ -147,6 +147,11 @@ def build_clouds(
 def find_cloud(clouds: Mapping[str, Cloud], name: str) -> Cloud:
     """The cloud `name`. One whose package was uninstalled is a broken cloud: its machines may still run."""
     return clouds[name] if name in clouds else BrokenCloud(name, _NOT_INSTALLED.format(name))
+
+
+def stoppable(clouds: Mapping[str, Cloud]) -> frozenset[str]:
+    """The clouds that stop machines and start them again."""
+    return frozenset(name for name, cloud in clouds.items() if isinstance(cloud, Stoppable))
 
 
 def buckets_on_node(clouds: Iterable[Cloud]) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from perdure.controller.execute.call_order import QueuedLaunch
 from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.clusters.cluster_disks import DiskChange
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import events
 from perdure.recovery.market.view import Offer
@@ -26,6 +27,7 @@ class IntentOutcome:
     event: events.Event  # what it means for the job
     error: str | None = None
     lifetimes: Lifetimes = field(default_factory=dict)
+    disks: DiskChange | None = None  # what has become of the disks of a cluster's machines
     is_throttled: bool = False  # the cloud asked for fewer calls
 
 

@@ -1,7 +1,7 @@
 """What intents do: launches and terminates machines, prepares and removes storage, by calls of clouds and stores.
 
-Two other places call a cloud to change something: `maintenance.orphan_sweep` terminates orphans, and the preempt route
-(`api.routes.jobs`) simulates interruptions.
+Three other places call a cloud to change something: `maintenance.orphan_sweep` terminates orphans, `unneeded_disks`
+stopped machines of clusters that are down, and the preempt route (`api.routes.jobs`) simulates interruptions.
 
 Each intent runs on a thread of its cloud's pool. It ends in an `IntentOutcome`, which the reconciler records under the
 guard of the lease, or in a `RetryLater`. Nothing here sleeps or writes to the database.
@@ -26,6 +26,8 @@ from perdure.controller.clouds.base.protocol import (
     InstanceState,
     LaunchRequest,
     Owner,
+    Stoppable,
+    StoppedMachineLost,
 )
 from perdure.controller.clouds.machine_options import boot_image
 from perdure.controller.clouds.reachability import NEVER_CALLED
@@ -37,6 +39,7 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import codec
+from perdure.controller.store.clusters.cluster_disks import DiskChange, DisksInUse, DisksLost, KeptDisks
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import events
 from perdure.recovery.market.cooldown import unavailable_after_launch
@@ -57,6 +60,8 @@ class StorageActions(Protocol):
 
 # A launch with an ambiguous result is repeated with its token this many times; then it counts as refused.
 _MAX_AMBIGUOUS_RETRIES = 8
+# Between two looks at machines that are to be started again, and are still stopping.
+_STOPPING_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class CloudActions:
             log.warning("cloud.describe_failed", cloud=cloud.name, code=fault.code, error=fault.message)
             return fault
         gone_reasons = {
-            rank: None if is_new and id not in described else _gone_reason(described.get(id))
+            rank: None if is_new and _may_be_outdated(described.get(id)) else _gone_reason(described.get(id))
             for rank, id in machines.known
         }
         messages = {rank: described[id].gone_message for rank, id in machines.known if id in described}
@@ -123,15 +128,40 @@ class CloudActions:
         if tries == 0 and (hold := self._hold(intent.job_id, cloud.name)) is not None:
             refused = events.LaunchRefused(intent.task, intent.generation, hold, may_exist=False)
             return IntentOutcome("refused", refused, error=f"{hold.code}: {hold.message}")
+        disks: DiskChange | None = None
         try:
-            failpoint("launch.calling")
-            instances = cloud.launch(request)
-            failpoint("launch.called")
+            if resumes := intent.request.get("resumes"):
+                if (resumed := self._resume(cloud, request, resumes)) is None:
+                    return RetryLater(_STOPPING_POLL_S, attempted=False)
+                instances, disks = resumed
+            else:
+                failpoint("launch.calling")
+                instances = cloud.launch(request)
+                failpoint("launch.called")
         except Exception as error:  # noqa: BLE001 - the cloud classifies its own errors
             return self._launch_failed(intent, request, cloud.classify(error), tries)
         machines = tuple(events.Machine(i.rank, i.id, i.ip) for i in sorted(instances, key=lambda i: i.rank))
         launched = events.Launched(intent.task, intent.generation, machines)
-        return IntentOutcome("launched", launched, lifetimes=_lifetimes(instances))
+        return IntentOutcome("launched", launched, lifetimes=_lifetimes(instances), disks=disks)
+
+    def _resume(
+        self, cloud: Cloud, request: LaunchRequest, ids: Sequence[str]
+    ) -> tuple[Sequence[Instance], DiskChange] | None:
+        """Start the machines whose disks a cluster has kept; others, if they are lost. None: they still stop."""
+        described = cloud.describe(request.offer.region, ids)
+        settled = (InstanceState.STOPPED, InstanceState.GONE)
+        if any(one.state not in settled and one.owner.token != request.owner.token for one in described):
+            return None
+        try:
+            if not isinstance(cloud, Stoppable):
+                raise StoppedMachineLost(f"{cloud.name} starts no machines")
+            failpoint("disk.starting")
+            started = cloud.start(request, ids)
+            failpoint("disk.started")
+            return started, DisksInUse()
+        except StoppedMachineLost as error:
+            log.warning("disks.lost", cloud=cloud.name, job=request.owner.job_id, instances=list(ids), error=str(error))
+            return cloud.launch(request), DisksLost()
 
     def _hold(self, job_id: int, cloud: str) -> UnavailableOffer | None:
         """What holds the cloud for the job. The launch may have been requested before it was held."""
@@ -186,6 +216,7 @@ class CloudActions:
             labels=data.get("labels") or {},
             settings=data.get("settings") or {},
             mount_modes=tuple(data.get("mount_modes") or ()),
+            keeps_disks=data.get("keeps_disks", False),
         )
 
     def _boot_token(self, key: AttemptKey, request: Mapping[str, Any]) -> str:
@@ -202,7 +233,10 @@ class CloudActions:
         cloud = find_cloud(self.clouds, offer.cloud)
         discovered: tuple[events.Machine, ...] = ()
         is_new = self._may_be_unlisted(machines.since or intent.created_at)
+        keeps_disks = intent.request.get("keeps_disks", False)
         try:
+            if keeps_disks and (stopped := self._stop(intent, cloud, offer, machines, tries)) is not None:
+                return stopped
             if not machines.known:
                 discovered = self._list_by_token(cloud, offer.region, intent)
             ranks = dict((id, rank) for rank, id in machines.known) or {m.instance_id: m.rank for m in discovered}
@@ -223,8 +257,31 @@ class CloudActions:
             failpoint("terminate.confirmed")
             preempted = any(i.gone_reason is Reason.PREEMPTED for i in described)
             gone = events.AttemptGone(intent.task, intent.generation, preempted)
-            return IntentOutcome("gone", gone, lifetimes=lifetimes)
+            return IntentOutcome("gone", gone, lifetimes=lifetimes, disks=DisksLost() if keeps_disks else None)
         return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)), discovered=_launched(intent, discovered))
+
+    def _stop(
+        self, intent: Intent, cloud: Cloud, offer: Offer, machines: MachineIds, tries: int
+    ) -> IntentOutcome | RetryLater | None:
+        """Stop the machines instead, so that their disks are kept. None: one of them is gone, and the set useless."""
+        is_new, request = self._may_be_unlisted(machines.since), intent.request
+        # A start whose result is unknown may have started the machines that it was to start.
+        ids = [id for _, id in sorted(machines.known)] or request["resumes"] or []
+        described = cloud.describe(offer.region, ids)
+        is_complete = len(described) == len(ids)
+        if not isinstance(cloud, Stoppable) or not ids or not (is_complete or is_new):
+            return None
+        if any(one.state is InstanceState.GONE for one in described):
+            return None
+        if is_complete and all(one.state is InstanceState.STOPPED for one in described):
+            price = cloud.disk_price_per_hour(offer, request["disk_gib"], request["disk_tier"])
+            kept = KeptDisks(tuple(ids), request["offer"], price)
+            gone = events.AttemptGone(intent.task, intent.generation)
+            return IntentOutcome("stopped", gone, lifetimes=_lifetimes(described), disks=kept)
+        failpoint("disk.stopping")
+        cloud.stop(offer.region, ids)
+        failpoint("disk.stopped")
+        return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)))
 
     def _list_by_token(self, cloud: Cloud, region: str, intent: Intent) -> tuple[events.Machine, ...]:
         """The machines of an attempt in `region` whose launch has no known result. Other regions may be silent."""
@@ -261,6 +318,11 @@ def _shorten_early_backoff(result: IntentOutcome | RetryLater, tries: int) -> In
 
 def _lifetimes(instances: Sequence[Instance]) -> Lifetimes:
     return {i.rank: (i.launched_at, i.ended_at) for i in instances}
+
+
+def _may_be_outdated(instance: Instance | None) -> bool:
+    """Whether the cloud may not know yet that a machine has just been launched, or started again."""
+    return instance is None or instance.state is InstanceState.STOPPED
 
 
 def _gone_reason(instance: Instance | None) -> Reason | None:

@@ -266,7 +266,7 @@ def _attach_disk(cloud: retry.HostingCloud, instance: Instance, name: str, offer
 
     def attach() -> str | None:
         for current in cloud.describe(offer.region, [instance.id]):
-            if current.state in (InstanceState.ENDING, InstanceState.GONE):
+            if current.state in (InstanceState.ENDING, InstanceState.STOPPED, InstanceState.GONE):
                 raise CannotHost(f"{instance.id} ended right after its launch ({current.gone_reason}): try again")
             return cloud.attach_disk(current, cloud.state_disk(name, region=offer.region, zone=offer.zone, gib=gib))
         return None

@@ -1,4 +1,5 @@
-"""Creates the buckets that keep the homes of stopped clusters, and removes those of clusters that are down.
+"""Creates the buckets that keep the homes of clusters whose disks end with a stop. Removes those of clusters that are
+down, and the disks that these have kept.
 
 Called every few seconds. The row comes before the bucket, so a crash leaves no bucket that nobody knows. Any controller
 may do it, and twice does no harm. A store that fails costs the cluster nothing but its home: `perdure status` says so.
@@ -7,7 +8,7 @@ may do it, and twice does no harm. A store that fails costs the cluster nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import Engine
@@ -15,9 +16,13 @@ from sqlalchemy.exc import IntegrityError
 
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import Store
+from perdure.controller.clouds.base.protocol import Cloud
+from perdure.controller.clouds.registry import stoppable
+from perdure.controller.execute.unneeded_disks import UnneededDisks
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.clusters import cluster_homes
+from perdure.recovery.market.view import Market
 
 log = structlog.get_logger(__name__)
 
@@ -37,19 +42,22 @@ class ClusterHomes:
     controller_id: str
     default_store: str
     account: str | None = None  # the Azure storage account of new containers
+    clouds: Mapping[str, Cloud] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, storage: StorageService, controller_id: str) -> ClusterHomes:
-        return cls(
-            storage.database, storage.clock, storage.stores, controller_id, storage.default_store, storage.account
-        )
+    def of(cls, storage: StorageService, controller_id: str, clouds: Mapping[str, Cloud]) -> ClusterHomes:
+        own = (storage.database, storage.clock, storage.stores)
+        return cls(*own, controller_id, storage.default_store, storage.account, clouds)
 
     def tick(self) -> None:
         """Look at every cluster once. Raises what the database raises."""
+        UnneededDisks(self.database, self.clouds).tick()
         now = self.clock.now()
         with self.database.connect() as conn:
             missing, unneeded = cluster_homes.missing(conn, now - _RETRY_S), cluster_homes.unneeded(conn)
         for row in missing:
+            if row.cloud in stoppable(self.clouds) and row.market == Market.ON_DEMAND.value and not row.recover:
+                continue  # its disks are kept
             if (store := self._store_for(row.cloud)) is not None:
                 self._create(row.cluster_id, store, now)
         for row in unneeded:

@@ -1,7 +1,8 @@
 """The sweep: garbage collection of machines. Lists the cloud first, then compares it with the database.
 
-A machine of this installation without a live attempt is terminated. If the database has no launch of it, which happens
-only after an older copy was put back, it is named first and terminated by the next sweep. A live attempt whose machine
+A machine of this installation without a live attempt is terminated, unless a cluster that is stopped keeps its disk. If
+the database has no launch of it, which happens only after an older copy was put back, it is named first and terminated
+by the next sweep. A live attempt whose machine
 is missing, or is ending, is described, which becomes an event. Because the cloud is listed first, a machine that is
 launched meanwhile never counts as an orphan. Nothing is concluded about a region that does not answer; the others are
 swept.
@@ -20,6 +21,7 @@ from perdure.controller.clouds.base.protocol import Cloud, Instance, InstanceSta
 from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.clusters import cluster_disks
 from perdure.controller.store.records import intents, jobs
 from perdure.recovery.job import AttemptView, JobView
 from perdure.recovery.statuses import AttemptState
@@ -57,7 +59,7 @@ class OrphanSweep:
             failpoint("sweep.listed")
             views = self.views()
             orphans += self._terminate_orphans(cloud, listed)
-            known = {i.id for i in listed if i.state is not InstanceState.ENDING}
+            known = {i.id for i in listed if i.state not in (InstanceState.ENDING, InstanceState.STOPPED)}
             self._describe_missing(name, views, known, failures.keys())
         return orphans
 
@@ -65,6 +67,8 @@ class OrphanSweep:
         with self.database.connect() as conn:  # the attempts of any controller
             live = jobs.filter_live(conn, {_key(i) for i in listed})
             tokens = intents.launch_tokens(conn, {i.owner.job_id for i in listed})
+            kept = cluster_disks.kept(conn)
+        listed = [i for i in listed if (cloud.name, i.id) not in kept]
         unknown = {i.id for i in listed if tokens.get(_key(i)) != i.owner.token}
         orphans = [i for i in listed if i.id in unknown or _key(i) not in live]
         for instance in orphans:

@@ -22,7 +22,7 @@ from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, resolve_secrets
 from perdure.controller.store import grid
-from perdure.controller.store.clusters import cluster_homes
+from perdure.controller.store.clusters import cluster_disks, cluster_homes
 from perdure.controller.store.codec import decode_offer, decode_requirement
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts
@@ -119,7 +119,9 @@ class NodeSpecBuilder:
         }
 
     def _home(self, conn: Connection, row: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Where a host keeps its home, in the form of a mount; None if nowhere, or if its cluster is down."""
+        """Where a host keeps its home, in the form of a mount; None if on its disk, nowhere, or its cluster is down."""
+        if cluster_disks.launch_request(conn, row["job_id"], row["generation"]).get("keeps_disks"):
+            return None
         home, cloud = cluster_homes.wanted_of(conn, row["cluster_id"]), row["offer"]["cloud"]
         if home is None or home.store not in self.storage.stores or (home.store == "local") != (cloud == "local"):
             return None

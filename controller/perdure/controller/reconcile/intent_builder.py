@@ -11,18 +11,22 @@ from sqlalchemy import Connection, Row, bindparam, select
 from perdure.controller.clouds.machine_options import machine_options
 from perdure.controller.runtime.security.incarnations import NO_INCARNATIONS, Incarnations
 from perdure.controller.store import codec
+from perdure.controller.store.clusters import cluster_disks
 from perdure.controller.store.records import intents
 from perdure.controller.store.records.buckets import removable
+from perdure.controller.store.records.clusters import DOWN
 from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.store.tables import JobRow, TaskRow
 from perdure.recovery import actions
 from perdure.recovery.job import JobView
+from perdure.recovery.market.view import Market
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
 Task = TaskRow.__table__  # type: ignore[attr-defined]
 
 _TASKS = (
     select(Task.c.job_id, Task.c.index.label("task_index"), Task.c.spec, Job.c.name, Job.c.user, Job.c.priority)
+    .add_columns(Job.c.cluster_id)
     .join(Job, Job.c.id == Task.c.job_id)
     .where(Task.c.job_id.in_(bindparam("job_ids", expanding=True)))
 )
@@ -36,6 +40,7 @@ class IntentBuilder:
 
     controller: str  # the id of this installation, which every machine is tagged with
     incarnations: Incarnations = NO_INCARNATIONS
+    stoppable: Collection[str] = frozenset()  # the clouds that stop and start machines
 
     def record(
         self, conn: Connection, decided: Sequence[tuple[JobView, Sequence[actions.Action]]], now: float
@@ -46,19 +51,33 @@ class IntentBuilder:
         """
         wanted = [(job, action) for job, its in decided for action in its if isinstance(action, _OUTSIDE)]
         tasks = _read_tasks(conn, {job.id for job, action in wanted if not isinstance(action, actions.Terminate)})
+        ending = {job.id for job, action in wanted if isinstance(action, actions.Terminate)} if self.stoppable else ()
+        hosts = cluster_disks.hosts(conn, ending)
         recorded: dict[int, list[Intent]] = {}
-        for intent in intents.add_all(conn, [self._intent(job, action, tasks, now) for job, action in wanted]):
+        for intent in intents.add_all(
+            conn, [self._intent(conn, job, action, tasks, hosts, now) for job, action in wanted]
+        ):
             recorded.setdefault(intent.job_id, []).append(intent)
         return recorded
 
-    def _intent(self, job: JobView, action: _Outside, tasks: Mapping[tuple[int, int], Row[Any]], now: float) -> Intent:
+    def _intent(
+        self,
+        conn: Connection,
+        job: JobView,
+        action: _Outside,
+        tasks: Mapping[tuple[int, int], Row[Any]],
+        hosts: Mapping[int, Row[Any]],
+        now: float,
+    ) -> Intent:
         match action:
             case actions.Launch():
                 kind, generation = IntentKind.LAUNCH, action.generation
-                request = self._launch_request(tasks[job.id, action.task], job, action)
+                request = self._launch_request(conn, tasks[job.id, action.task], job, action)
             case actions.Terminate():
                 kind, generation = IntentKind.TERMINATE, action.generation
                 request = self._terminate_request(job, action)
+                if job.id in hosts:
+                    request |= _keeping_disks(conn, hosts[job.id], job, action)
             case actions.PrepareStorage():
                 kind, generation = IntentKind.PREPARE_STORAGE, 0
                 request = {"queue": _queue_key(job, tasks[job.id, action.task])}
@@ -72,7 +91,8 @@ class IntentBuilder:
         token = self.incarnations.launch_token(self.controller, (job.id, 0, 0))
         return intents.add_all(conn, [Intent(UNSAVED, job.id, 0, 0, IntentKind.REMOVE_STORAGE, token, {}, now)])
 
-    def _launch_request(self, row: Row[Any], job: JobView, action: actions.Launch) -> dict[str, Any]:
+    def _launch_request(self, conn: Connection, row: Row[Any], job: JobView, action: actions.Launch) -> dict[str, Any]:
+        is_host = row.spec.get("host", False) and action.offer.cloud in self.stoppable
         return {
             "controller": self.controller,
             "offer": codec.encode_offer(action.offer),
@@ -82,6 +102,7 @@ class IntentBuilder:
             **machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
             **_cloud_settings(row.spec, action.offer.cloud),
             **_mount_modes(row.spec),
+            **(_on_kept_disks(conn, row.cluster_id, job, action) if is_host else {}),
         }
 
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
@@ -106,6 +127,29 @@ def _mount_modes(spec: Mapping[str, Any]) -> dict[str, Any]:
     """How the task mounts buckets, if it does."""
     modes = sorted({mount["mode"] for mount in spec.get("mounts", ())} - {"COPY"})
     return {"mount_modes": modes} if modes else {}
+
+
+def _on_kept_disks(conn: Connection, cluster_id: int, job: JobView, action: actions.Launch) -> dict[str, Any]:
+    """Of a launch for a cluster: whether its machines may be stopped, and the stopped ones that are to be started.
+
+    A cluster that recovers by itself does so on other machines, unless it has been stopped before.
+    """
+    if action.offer.market is not Market.ON_DEMAND:
+        return {}
+    kept = cluster_disks.of_clusters(conn, [cluster_id]).get(cluster_id, [])
+    if len(kept) == action.num_nodes and all(codec.decode_offer(row.offer).key == action.offer.key for row in kept):
+        return {"keeps_disks": True, "cluster_id": cluster_id, "resumes": [row.instance_id for row in kept]}
+    return {} if job.tasks[action.task].recovery.recovers else {"keeps_disks": True}
+
+
+def _keeping_disks(conn: Connection, host: Row[Any], job: JobView, action: actions.Terminate) -> dict[str, Any]:
+    """Of the end of a cluster's machines: that they are only stopped, if their disks may have data of the user."""
+    launched = cluster_disks.launch_request(conn, job.id, action.generation)
+    has_content = job.tasks[action.task].has_run or "resumes" in launched
+    if host.wanted == DOWN or not launched.get("keeps_disks") or not has_content:
+        return {}
+    options = {name: launched.get(name) for name in ("disk_gib", "disk_tier", "resumes")}
+    return {"keeps_disks": True, "cluster_id": host.cluster_id, **options}
 
 
 def _queue_key(job: JobView, submitter: Row[Any]) -> dict[str, Any]:

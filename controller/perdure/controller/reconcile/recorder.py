@@ -19,6 +19,7 @@ from perdure.controller.reconcile.intent_builder import IntentBuilder
 from perdure.controller.reconcile.market_state import MarketState, record_observations, record_unavailable
 from perdure.controller.reconcile.work_items import CheckpointReport, JobEvent, OwnedJob, concerns_nodes
 from perdure.controller.runtime.failpoints import failpoint
+from perdure.controller.store.clusters import cluster_disks
 from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import UNAVAILABLE
@@ -207,6 +208,8 @@ def _close(writes: WriteBatch, intent: Intent, outcome: IntentOutcome, now: floa
     intents.complete(writes, intent.id, outcome=outcome.result, error=outcome.error, now=now)
     if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE):
         jobs.record_lifetimes(writes, intent.attempt_key, outcome.lifetimes)
+    if outcome.disks is not None:
+        cluster_disks.record(writes.conn, intent.request["cluster_id"], outcome.disks, now)
     failpoint("intent.closing")
 
 

@@ -13,7 +13,13 @@ from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Text, UniqueCon
 from sqlmodel import Field, SQLModel
 
 from perdure.controller.store.access.tables import AuditRow, TokenRow, UploadOwnerRow, UserRow
-from perdure.controller.store.clusters.tables import ClusterHomeRow, ClusterRow, ClusterSlotRow, JobScheduleRow
+from perdure.controller.store.clusters.tables import (
+    ClusterDiskRow,
+    ClusterHomeRow,
+    ClusterRow,
+    ClusterSlotRow,
+    JobScheduleRow,
+)
 from perdure.controller.store.logs.series.tables import NodeMetricsRow
 from perdure.controller.store.message_tables import NotificationRow, PeerMessageRow
 from perdure.controller.store.services.tables import ReplicaRow, ServiceEventRow, ServiceRow, ServiceVersionRow
@@ -21,6 +27,7 @@ from perdure.controller.store.services.tables import ReplicaRow, ServiceEventRow
 # With the tables below: importing this module imports the whole schema.
 __all__ = [
     "AuditRow",
+    "ClusterDiskRow",
     "ClusterHomeRow",
     "ClusterRow",
     "ClusterSlotRow",

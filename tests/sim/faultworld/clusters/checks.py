@@ -40,6 +40,17 @@ def unsettled(raw: sqlite3.Connection) -> list[str]:
     ]
 
 
+def check_kept_disks(world: World, job_id: int) -> None:
+    """A cluster gets no other machines while its own are stopped and keep its disks."""
+    of_cluster = "cluster_id = (select cluster_id from job where id = ?)"
+    rows = world.raw_connection.execute(f"select id from job where cluster_job is null and {of_cluster}", (job_id,))
+    own = {id for (id,) in rows}
+    stopped = [id for cloud in world.clouds.values() for id, owner in cloud.stopped() if owner.job_id in own]
+    if stopped:
+        text = f"job {job_id} gets new machines, though {stopped} have the disks of its cluster"
+        world.invariants.report_violation("I12", text)
+
+
 def jobs_named(raw: sqlite3.Connection, name: str) -> set[int]:
     """The jobs of clusters with this name."""
     return {id for (id,) in raw.execute("select id from job where name = ? and cluster_job is not null", (name,))}

@@ -215,7 +215,7 @@ class ClusterUsers:
         try:
             with process.database.connect() as conn:
                 row = clusters.find(conn, state.plan.name)
-                (found,) = queries.describe(conn, [row]) if row is not None else (None,)
+                (found,) = queries.describe(conn, [row], process.clock.now()) if row is not None else (None,)
                 unfinished = clusters.unfinished_jobs(conn, row.id) if row is not None else []
         except DBAPIError:
             return

@@ -12,7 +12,7 @@ from typing import Any
 from perdure.controller.clouds.azure.pricing.catalog import REGIONS
 from perdure.controller.clouds.local import layout
 from perdure.recovery.market.view import Market
-from support.fakes.azure import validation, vms
+from support.fakes.azure import power, validation, vms
 from support.fakes.azure.faults import STATUSES, TEXTS, Faults
 from support.fakes.azure.holdings import Holdings
 from support.fakes.azure.metadata import MetadataService
@@ -136,13 +136,42 @@ class Arm:
                     self._machines.terminate(vm.purchase.id)
             return self._accepted(vm, 202, None)
 
+    def update(self, group: str, path: str, body: Any) -> Answer:
+        with self._lock:
+            self._settle()
+            validation.virtual_machine_update(body)
+            vm = self._require_vm(group, path)
+            vm.body = {**vm.body, "tags": body["tags"]}
+            vm.purchase.tags = dict(body["tags"])
+            if service := self._metadata.get(vm.purchase.id):
+                service.user_data = body["properties"]["userData"]
+            return Answer(200, vm.resource(with_view=False))
+
+    def act(self, group: str, path: str, action: str) -> Answer:
+        """`action`: deallocate, start or simulateEviction."""
+        if action == "simulateEviction":
+            return self.simulate_eviction(group, path)
+        with self._lock:
+            self._settle()
+            vm = self._require_vm(group, path)
+            if action == "deallocate":
+                power.deallocate(vm, self._machines, _now(), delay_s=self._faults.delay_s)
+            elif power.needs_start(vm):
+                self._admit(vm.body)
+                power.start(vm, self._machines, _now(), delay_s=self._faults.delay_s)
+            return self._accepted(vm, 202, {})
+
+    def _require_vm(self, group: str, path: str) -> Vm:
+        self._require_group(group)
+        vm = self._vms.get(path.lower())
+        if vm is None:
+            raise Invalid("ResourceNotFound", f"The Resource '{path}' was not found.", 404)
+        return vm
+
     def simulate_eviction(self, group: str, path: str) -> Answer:
         with self._lock:
             self._settle()
-            self._require_group(group)
-            vm = self._vms.get(path.lower())
-            if vm is None:
-                raise Invalid("ResourceNotFound", f"The Resource '{path}' was not found.", 404)
+            vm = self._require_vm(group, path)
             if vm.purchase.market is not Market.SPOT:
                 raise Invalid("OperationNotAllowed", "The operation is supported for Azure Spot VMs only.", 409)
             self._evict(vm, self._faults.evicted_after_s)
@@ -219,7 +248,8 @@ class Arm:
         zone = vms.zone_of(body)
         if code := self._faults.refusal(zone, vms.market_of(body)):
             raise Invalid(code, _text(code, body), STATUSES.get(code, 409))
-        living = sum(vm.purchase.zone == zone and vm.state != vms.FAILED for vm in self._vms.values())
+        on = [vm for vm in self._vms.values() if vm.state != vms.FAILED and vm.purchase.stopped_at is None]
+        living = sum(vm.purchase.zone == zone for vm in on)
         if living >= self._faults.capacity.get(zone, living + 1):
             raise Invalid("SkuNotAvailable", _text("SkuNotAvailable", body), 409)
 
@@ -259,7 +289,9 @@ class Arm:
         place = (purchase.region, purchase.zone, purchase.instance_type, purchase.market)
         role = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": service.endpoint} if identities else {}
         about = {"metadata_endpoint": service.endpoint, "role": role, "image_files": self._image_files}
-        self._machines.start([InstanceProcess(purchase.id, *place, script, vm.ip, **about)])  # type: ignore[arg-type]
+        keeps_disk = purchase.market is Market.ON_DEMAND
+        vm.hardware = InstanceProcess(purchase.id, *place, script, vm.ip, **about, keeps_disk=keeps_disk)  # type: ignore[arg-type]
+        self._machines.start([vm.hardware])
 
     # ---- changes over time ----
 
@@ -277,6 +309,7 @@ class Arm:
                 vm.state = vms.FAILED
             elif self._machines is None or (record and not self._machines.is_booting(vm.purchase.id)):
                 vm.state, vm.power = vms.SUCCEEDED, "running"
+        power.settle(vm, self._machines, record, _now())
         if record is not None and record.is_gone:
             # A machine that powered off is stopped: Azure keeps and bills it until it is deleted.
             how = record.state.get("reason", layout.CRASHED)
@@ -302,6 +335,7 @@ class Arm:
 
     @staticmethod
     def _end(vm: Vm, how: str, at: float) -> None:
+        vm.purchase.resume(at)
         vm.purchase.ended_at, vm.purchase.why = max(at, vm.purchase.launched_at), how
 
     # ---- helpers ----

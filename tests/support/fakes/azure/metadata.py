@@ -31,6 +31,7 @@ class MetadataService(ThreadingHTTPServer):
         self.broken: int | None = None  # the status of every response
         self.raw_events: bytes | None = None  # replaces the document of events
         self.hangs_up = False  # connections are closed after each response
+        self.user_data = ""  # in base64
         self.asked: list[str] = []  # the paths of all GET requests
         self.acknowledged: list[str] = []  # the ids of the events that were started by POST
         self._incarnation = 0
@@ -92,6 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.server.document())
         elif url.path == f"{INSTANCE}/compute/name":
             self._answer(200, self.server.name.encode())
+        elif url.path == f"{INSTANCE}/compute/userData" and self.server.user_data:
+            self._answer(200, self.server.user_data.encode())
         elif url.path == TOKEN and self.server.token is not None:
             ends_at = str(int(time.time()) + 3600)  # noqa: TID251 - a machine has the real clock
             token = {"access_token": self.server.token, "expires_in": "3600", "expires_on": ends_at}

@@ -46,6 +46,13 @@ _ROUTES = [
         (rf"{_GROUP}", "Microsoft.Resources/subscriptions/resourceGroups"),
         (rf"{_GROUP}/providers/Microsoft.Network/virtualNetworks/[^/]+", "Microsoft.Network/virtualNetworks"),
         (rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines(/[^/]+)?", "Microsoft.Compute/virtualMachines"),
+        *(
+            (
+                rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines/[^/]+/{action}",
+                f"Microsoft.Compute/virtualMachines/{action}/action",
+            )
+            for action in ("deallocate", "start")
+        ),
         (
             rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines/[^/]+/simulateEviction",
             "Microsoft.Compute/virtualMachines/simulateEviction/action",
@@ -64,7 +71,7 @@ _ROUTES = [
         ),
     )
 ]
-_VERBS = {"GET": "read", "PUT": "write", "DELETE": "delete"}
+_VERBS = {"GET": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}
 
 
 class FakeAzure:
@@ -254,15 +261,15 @@ class FakeAzure:
             case ("Microsoft.Network/virtualNetworks", _, _):
                 return arm.network(group, path, method, body)
             case ("Microsoft.Compute/virtualMachines", _, "write"):
-                return arm.create(group, path, body, headers)
+                return arm.update(group, path, body) if method == "PATCH" else arm.create(group, path, body, headers)
+            case (_, _, "action"):
+                return arm.act(group, *path.rsplit("/", 1))
             case ("Microsoft.Compute/virtualMachines", _, "delete"):
                 return arm.delete(group, path)
             case ("Microsoft.Compute/virtualMachines", _, _) if path.lower().endswith("/virtualmachines"):
                 return arm.list(group, path, query)
             case ("Microsoft.Compute/virtualMachines", _, _):
                 return arm.get(group, path, query)
-            case ("Microsoft.Compute/virtualMachines/simulateEviction", _, _):
-                return arm.simulate_eviction(group, path.rpartition("/")[0])
             case ("Microsoft.Authorization/permissions", _, _):
                 return subscription.permissions(self.faults)
             case ("Microsoft.Compute/skus", _, _):
@@ -339,7 +346,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer.content)
 
-    do_GET = do_PUT = do_POST = do_DELETE = _handle
+    do_GET = do_PUT = do_POST = do_PATCH = do_DELETE = _handle
 
     def log_message(self, *_: Any) -> None:
         """A test's output is about the test."""

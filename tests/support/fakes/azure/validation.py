@@ -23,6 +23,13 @@ def virtual_machine(body: Any) -> None:
     check(models.VirtualMachine, body, "VirtualMachine")
 
 
+def virtual_machine_update(body: Any) -> None:
+    """Raises Invalid unless `VirtualMachines.Update` accepts the body."""
+    from azure.mgmt.compute import models
+
+    check(models.VirtualMachineUpdate, body, "VirtualMachineUpdate")
+
+
 def virtual_network(body: Any) -> None:
     """Raises Invalid unless `VirtualNetworks.CreateOrUpdate` accepts the body."""
     from azure.mgmt.network import models

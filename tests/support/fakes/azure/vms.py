@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.recovery.market.view import Market
+from support.fakes.instance_processes import InstanceProcess
 from support.fakes.purchases import Purchase
 
 CREATING, SUCCEEDED, FAILED, DELETING = "Creating", "Succeeded", "Failed", "Deleting"
@@ -26,6 +27,7 @@ class Vm:
     ip: str = ""
     power: str = "starting"
     operation: str = ""
+    hardware: InstanceProcess | None = None
 
     @property
     def is_gone(self) -> bool:

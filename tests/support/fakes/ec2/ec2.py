@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from zlib import crc32
@@ -57,6 +58,8 @@ class Ec2:
         self._lock = threading.RLock()
         self.role: dict[str, str] = {}  # the environment of a machine with an instance profile: its credentials
         self._books: dict[str, Purchase] = {}  # by instance id
+        self._hardware: dict[str, InstanceProcess] = {}  # with machines
+        self._programs: dict[str, str] = {}  # with machines: instance id → its user data
         self._due: dict[str, float] = {}  # without machines: instance id → when it is to be interrupted
         #: (region, client token) → (parameters, instance ids)
         self._tokens: dict[tuple[str, str], tuple[dict[str, Any], list[str]]] = {}
@@ -77,8 +80,11 @@ class Ec2:
                     return self._run(region, parameters, environ, form)
                 case "DescribeInstances":
                     return responses.without_instances(self._moto(environ, form), self._is_hidden)
-                case "TerminateInstances":
-                    return self._terminate(parameters["InstanceIds"], environ, form)
+                case "StopInstances" | "StartInstances" | "TerminateInstances":
+                    changes = {"StopInstances": self._stop, "StartInstances": self._start}
+                    return changes.get(action, self._terminate)(parameters["InstanceIds"], environ, form)
+                case "ModifyInstanceAttribute":
+                    return self._change(parameters, environ, form)
                 case "DescribeSpotPriceHistory":
                     return _spot_prices(region, parameters)
                 case "DescribeInstanceTypes":
@@ -142,8 +148,12 @@ class Ec2:
             raise validation.Invalid("Unsupported", text)
         if code := self._faults.refusal(zone, market):
             raise validation.Invalid(code, TEXTS.get(code, code).format(zone=zone))
-        living = sum(one.zone == zone and one.ended_at is None for one in self._books.values())
-        if living + parameters["MinCount"] > self._faults.capacity.get(zone, living + parameters["MinCount"]):
+        self._require_capacity(zone, parameters["MinCount"])
+
+    def _require_capacity(self, zone: str, count: int) -> None:
+        on = (one for one in self._books.values() if one.ended_at is None and one.stopped_at is None)
+        living = sum(one.zone == zone for one in on)
+        if living + count > self._faults.capacity.get(zone, living + count):
             code = "InsufficientInstanceCapacity"
             raise validation.Invalid(code, TEXTS[code].format(zone=zone))
 
@@ -163,7 +173,12 @@ class Ec2:
                     "instance-life-cycle": "spot" if market is Market.SPOT else "on-demand",
                 }
                 role = self.role if "IamInstanceProfile" in parameters else {}
-                hardware.append(InstanceProcess(id, region, zone, kind, market, script, ip, metadata, role=role))
+                keeps_disk = parameters.get("InstanceInitiatedShutdownBehavior") == "stop"
+                machine = InstanceProcess(
+                    id, region, zone, kind, market, script, ip, metadata, role=role, keeps_disk=keeps_disk
+                )
+                self._hardware[id] = machine
+                hardware.append(machine)
                 _set_state(instance, "pending", 0)
             self._books[id] = Purchase(
                 id=id,
@@ -179,6 +194,54 @@ class Ec2:
             )
         if self._machines:
             self._machines.start(hardware)
+
+    # ---- StopInstances, StartInstances ----
+
+    def _require_state(self, ids: Sequence[str], *allowed: str) -> None:
+        for id in ids:
+            if id in self._books and (state := self._instance(id)._state.name) not in allowed:
+                text = f"The instance '{id}' is not in a state from which it can do this: {state}"
+                raise validation.Invalid("IncorrectInstanceState", text)
+
+    def _change(self, parameters: dict[str, Any], environ: dict[str, Any], form: dict[str, str]) -> Answer:
+        self._require_state([parameters["InstanceId"]], "stopped")
+        if self._machines:
+            self._programs[parameters["InstanceId"]] = parameters["UserData"]["Value"].decode()
+        encoded = base64.b64encode(form["UserData.Value"].encode()).decode()  # moto decodes it twice
+        return self._moto(environ, {**form, "UserData.Value": encoded})
+
+    def _stop(self, ids: list[str], environ: dict[str, Any], form: dict[str, str]) -> Answer:
+        self._require_state(ids, "pending", "running", "stopping", "stopped")
+        states = {id: self._instance(id)._state.name for id in ids if id in self._books}
+        answer = self._moto(environ, form)
+        for id in ids if answer.status == 200 else ():
+            if states[id] in ("stopping", "stopped"):
+                _set_state(self._instance(id), *{"stopping": ("stopping", 64), "stopped": ("stopped", 80)}[states[id]])
+            elif self._machines:
+                self._machines.stop(id)
+                _set_state(self._instance(id), "stopping", 64)
+            else:
+                self._books[id].stopped_at = _now()
+        return answer
+
+    def _start(self, ids: list[str], environ: dict[str, Any], form: dict[str, str]) -> Answer:
+        self._require_state(ids, "stopped")
+        if code := self._faults.refusal(zone := self._books[ids[0]].zone, Market.ON_DEMAND):
+            raise validation.Invalid(code, TEXTS.get(code, code).format(zone=zone))
+        self._require_capacity(zone, len(ids))
+        answer = self._moto(environ, form)
+        for id in ids if answer.status == 200 else ():
+            one, instance, now = self._books[id], self._instance(id), _now()
+            one.resume(now)
+            one.tags |= {tag["key"]: tag["value"] for tag in instance.get_tags()}
+            instance.launch_time = datetime.fromtimestamp(int(now), UTC).replace(tzinfo=None)
+            instance._reason, instance.state_reason = "", StateReason()
+            if self._machines:
+                self._hardware[id] = replace(self._hardware[id], user_data=self._programs[id])
+                _set_state(instance, "pending", 0)
+        if self._machines and answer.status == 200:
+            self._machines.start_again([self._hardware[id] for id in ids])
+        return answer
 
     # ---- ends ----
 
@@ -210,7 +273,10 @@ class Ec2:
             record = self._machines.find(one.id)
             if one.ended_at is not None or record is None:
                 continue
-            if record.is_gone:
+            if record.is_halted and not record.is_alive and one.stopped_at is None:
+                one.stopped_at = record.state.get("ended_at") or _now()
+                self._describe_stop(self._instance(one.id), one.stopped_at)
+            elif record.is_gone:
                 at = record.state.get("ended_at", _now())
                 self._end(one.id, record.state.get("reason", layout.CRASHED), at)
             elif self._instance(one.id)._state.name == "pending" and not self._machines.is_booting(one.id):
@@ -221,7 +287,14 @@ class Ec2:
         if instance._state.name not in ("shutting-down", "terminated"):
             instance.terminate()
         one.ended_at, one.why = max(int(at), one.launched_at), how
+        one.resume(one.ended_at)
         self._describe_end(instance, one)
+
+    @staticmethod
+    def _describe_stop(instance: Any, at: float) -> None:
+        _set_state(instance, "stopped", 80)
+        instance.state_reason = StateReason("Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown")
+        instance._reason = f"User initiated ({datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} GMT)"
 
     @staticmethod
     def _describe_end(instance: Any, one: Purchase) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perdure.controller.clouds.local import layout
@@ -38,6 +39,10 @@ class Machine:
     ip: str = ""
     metadata: GceMetadata | None = None
     endings: list[Operation] = field(default_factory=list)  # the operations that are about to end it
+    version: int = 0  # of its metadata and labels
+    started_at: float | None = None  # the last time
+    stopped_at: float | None = None  # the last time
+    hardware: InstanceProcess | None = None
 
     @property
     def zone(self) -> str:
@@ -50,6 +55,11 @@ class Machine:
     @property
     def link(self) -> str:
         return f"{LINKS}/projects/{self.project}/zones/{self.zone}/instances/{self.name}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its metadata and of its labels, in base64 as Google has it."""
+        return base64.b64encode(f"{self.number}-{self.version}".encode()).decode()
 
     def run(self, _: float) -> None:
         """The insert has completed. An instance with processes runs once they have booted."""
@@ -73,7 +83,10 @@ class Machine:
             "status": self.status,
             "creationTimestamp": rfc3339(self.created_at),
             "labels": dict(self.properties.get("labels", {})),
-            "metadata": {"kind": "compute#metadata", **self.properties["metadata"]},
+            "labelFingerprint": self.fingerprint,
+            "metadata": {"kind": "compute#metadata", "fingerprint": self.fingerprint, **self.properties["metadata"]},
+            **({} if self.started_at is None else {"lastStartTimestamp": rfc3339(self.started_at)}),
+            **({} if self.stopped_at is None else {"lastStopTimestamp": rfc3339(self.stopped_at)}),
             "networkInterfaces": interfaces,
             "scheduling": dict(self.properties["scheduling"]),
             "disks": [
@@ -110,7 +123,7 @@ class Fleet:
         return self._all[id]
 
     def count(self, zone: str) -> int:
-        return sum(one.zone == zone for one in self._all.values())
+        return sum(one.zone == zone and one.purchase.stopped_at is None for one in self._all.values())
 
     def make(
         self, zone: str, properties: Mapping[str, Any], names: Sequence[str], market: Market, at: float
@@ -147,7 +160,7 @@ class Fleet:
         machine.metadata = GceMetadata({**values, **accounts}).start()
         machine.ip = machines.new_address()
         one = machine.purchase
-        return InstanceProcess(
+        machine.hardware = InstanceProcess(
             id=machine.name,
             region=one.region,
             zone=one.zone,
@@ -157,7 +170,56 @@ class Fleet:
             ip=machine.ip,
             metadata_endpoint=machine.metadata.endpoint,
             role=_metadata_variables(machine.metadata) if accounts else {},
+            keeps_disk=one.market is Market.ON_DEMAND,
         )
+        return machine.hardware
+
+    def change(self, machine: Machine, kind: str, properties: Mapping[str, Any], at: float) -> Operation:
+        """Change the metadata or the labels."""
+
+        def finish(_: float) -> None:
+            machine.properties, machine.version = {**machine.properties, **properties}, machine.version + 1
+            machine.purchase.tags.update(properties.get("labels", {}))
+
+        due_at = at + self._faults.operation_s
+        return self._operations.begin(
+            machine.project, machine.zone, kind, machine.link, at, due_at=due_at, finish=finish
+        )
+
+    def stop(self, machine: Machine, at: float) -> Operation:
+        """Begin to stop: its disk is kept."""
+        begin = self._operations.begin
+        if machine.status == "TERMINATED":
+            return begin(machine.project, machine.zone, "stop", machine.link, at)
+        machine.status = "STOPPING"
+        if self._machines:
+            self._machines.stop(machine.name)
+            return begin(machine.project, machine.zone, "stop", machine.link, at, due_at=at + self._faults.operation_s)
+
+        def finish(at: float) -> None:
+            self._record_stop(machine, at)
+
+        return begin(machine.project, machine.zone, "stop", machine.link, at, finish=finish)
+
+    def start(self, machine: Machine, errors: Sequence[Mapping[str, str]], at: float) -> Operation:
+        """Begin to start a machine that was stopped. Raises Invalid."""
+        begin = self._operations.begin
+        if machine.status == "STOPPING":
+            raise Invalid(400, "resourceNotReady", f"The resource '{machine.name}' is not ready")
+        due_at = at + self._faults.operation_s
+        if errors or machine.status != "TERMINATED":
+            return begin(machine.project, machine.zone, "start", machine.link, at, due_at=due_at, errors=errors)
+        machine.status, machine.started_at = "PROVISIONING", at
+        machine.purchase.resume(at)
+        if self._machines and machine.hardware is not None:
+            items = {item["key"]: item["value"] for item in machine.properties["metadata"]["items"]}
+            # Google's image runs the script at every boot, as an image of EC2 does with user data at the first one.
+            machine.hardware = replace(machine.hardware, user_data=items["startup-script"])
+            self._machines.start_again([machine.hardware], runs_user_data=True)
+        return begin(machine.project, machine.zone, "start", machine.link, at, due_at=due_at, finish=machine.run)
+
+    def _record_stop(self, machine: Machine, at: float) -> None:
+        machine.status, machine.stopped_at, machine.purchase.stopped_at = "TERMINATED", round(at, 3), round(at, 3)
 
     def delete(self, machine: Machine, at: float) -> Operation:
         """Begin to delete. A second call returns the operation of the first."""
@@ -205,7 +267,10 @@ class Fleet:
             record = self._machines.find(machine.name)
             if record is None:
                 continue
-            if record.is_gone:
+            if record.is_halted and not record.is_alive:
+                if machine.status not in ("TERMINATED", "PROVISIONING"):
+                    self._record_stop(machine, record.state.get("ended_at") or at)
+            elif record.is_gone:
                 how, ended_at = record.state.get("reason", layout.CRASHED), record.state.get("ended_at", at)
                 self._on_hardware_end(machine, how, ended_at)
             elif machine.status == "PROVISIONING" and not self._machines.is_booting(machine.name):
@@ -240,6 +305,7 @@ class Fleet:
         return operation
 
     def _record_end(self, machine: Machine, how: str, at: float) -> None:
+        machine.purchase.resume(at)
         if machine.purchase.ended_at is None:
             machine.purchase.ended_at, machine.purchase.why = max(round(at, 3), machine.purchase.launched_at), how
 

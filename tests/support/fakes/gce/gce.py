@@ -50,6 +50,10 @@ class Gce:
                 "instances.bulkInsert": self._bulk_insert,
                 "instances.insert": self._insert,
                 "instances.delete": self._delete,
+                "instances.stop": self._stop,
+                "instances.start": self._start,
+                "instances.setMetadata": self._set_metadata,
+                "instances.setLabels": self._set_labels,
                 "instances.list": self._list,
                 "instances.aggregatedList": self._aggregated_list,
                 "instances.simulateMaintenanceEvent": self._simulate,
@@ -180,6 +184,33 @@ class Gce:
     def _delete(self, call: Call) -> dict[str, Any]:
         machine = self._fleet.get(f"{call.parameters['zone']}/{call.parameters['instance']}")
         return self._fleet.delete(machine, now()).to_json()
+
+    def _named(self, call: Call) -> Machine:
+        return self._fleet.get(f"{call.parameters['zone']}/{call.parameters['instance']}")
+
+    def _stop(self, call: Call) -> dict[str, Any]:
+        return self._fleet.stop(self._named(call), now()).to_json()
+
+    def _start(self, call: Call) -> dict[str, Any]:
+        machine = self._named(call)
+        code, living = self._faults.refusal(machine.zone, Market.ON_DEMAND), self._fleet.count(machine.zone)
+        if code is None and living >= self._faults.capacity.get(machine.zone, living + 1):
+            code = EXHAUSTED
+        text = {"zone": machine.zone, "region": machine.zone.rpartition("-")[0], "count": 1}
+        errors = [{"code": code, "message": TEXTS.get(code, code).format(**text)}] if code else []
+        return self._fleet.start(machine, errors, now()).to_json()
+
+    def _set_metadata(self, call: Call) -> dict[str, Any]:
+        machine = self._named(call)
+        if call.body.get("fingerprint") != machine.fingerprint:
+            raise Invalid(412, "conditionNotMet", "Supplied fingerprint does not match current metadata fingerprint.")
+        return self._fleet.change(machine, "setMetadata", {"metadata": {"items": call.body["items"]}}, now()).to_json()
+
+    def _set_labels(self, call: Call) -> dict[str, Any]:
+        machine = self._named(call)
+        if call.body.get("labelFingerprint") != machine.fingerprint:
+            raise Invalid(412, "conditionNotMet", "Labels fingerprint either invalid or resource labels have changed.")
+        return self._fleet.change(machine, "setLabels", {"labels": call.body["labels"]}, now()).to_json()
 
     def _list(self, call: Call) -> dict[str, Any]:
         zone = call.parameters["zone"]

@@ -98,7 +98,8 @@ def list_clusters(caller: Reader, name: Annotated[list[str] | None, Query(max_le
     """The clusters that are not down, oldest first. `name`: whole names or patterns; repeatable."""
     context = caller.context
     with context.database.connect() as conn:
-        return {"now": iso(context.clock.now()), "clusters": queries.describe(conn, _listed(caller, conn, name))}
+        now = context.clock.now()
+        return {"now": iso(now), "clusters": queries.describe(conn, _listed(caller, conn, name), now)}
 
 
 @router.get("/cluster-queues", responses=json_response(QueuesOfClusters))
@@ -124,7 +125,7 @@ def queue(
         row = clusters.find(conn, name, gone=True, user=caller.sees)
         if row is None:
             raise no_such_cluster(name)
-        (cluster,) = queries.describe(conn, [row])
+        (cluster,) = queries.describe(conn, [row], now)
         jobs = queries.jobs_of(conn, row, now, number)
     return {"now": iso(now), "cluster": cluster, "jobs": jobs}
 
@@ -208,7 +209,7 @@ def _describe(caller: Caller, cluster_id: int) -> dict[str, Any]:
         row = clusters.get(conn, cluster_id)
         if row is None or caller.sees not in (None, row.user):
             raise no_such_cluster(str(cluster_id))
-        return queries.describe(conn, [row])[0]
+        return queries.describe(conn, [row], caller.context.clock.now())[0]
 
 
 def _of_cluster(result: OfCluster) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def required_permissions(settings: AwsSettings) -> Iterator[Permission]:
     yield Permission("ec2:RunInstances", "it launches machines")
     yield Permission("ec2:CreateTags", "it marks machines as Perdure's")
     yield Permission("ec2:TerminateInstances", "it terminates machines")
+    for action in ("StopInstances", "StartInstances", "ModifyInstanceAttribute"):
+        yield Permission(f"ec2:{action}", "it keeps the disks of clusters that are stopped", is_required=False)
     yield Permission("ec2:DescribeInstances", "it lists machines")
     yield Permission("ec2:DescribeInstanceTypeOfferings", "it lists the types of each zone")
     yield Permission("ec2:DescribeInstanceTypes", "it describes types and their adapters", is_required=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perdure.controller.clouds.aws import controller_host, faults
 from perdure.controller.clouds.aws.account_check import AwsAccountCheck
-from perdure.controller.clouds.aws.machines import launch_request, parse, simulate_interruption
+from perdure.controller.clouds.aws.machines import launch_request, parse, restart, simulate_interruption
 from perdure.controller.clouds.aws.machines.fabric import Fabric
 from perdure.controller.clouds.aws.machines.launch_request import TAG, Image
 from perdure.controller.clouds.aws.notices import SqsQueue
@@ -30,6 +30,7 @@ from perdure.controller.clouds.base.protocol import (
     Instance,
     InstanceState,
     LaunchRequest,
+    StoppedMachineLost,
 )
 from perdure.controller.clouds.base.recent_launches import RecentLaunches
 from perdure.controller.clouds.pricing.cache import OfferCache
@@ -37,6 +38,7 @@ from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
 from perdure.controller.clouds.pricing.region_catalog import RegionCatalog
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.market.history import Advice
+from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Offer
 
 if TYPE_CHECKING:
@@ -148,6 +150,31 @@ class AwsCloud:
         return faults.classify(error)
 
     # ---- the optional protocols ----
+
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        ec2, states = self._connections.ec2(region), (InstanceState.PENDING, InstanceState.RUNNING)
+        for batch in _batches(ids):
+            on = [one.id for one in self._find(region, {"instance-id": batch}) if one.state in states]
+            if on:
+                ec2.stop_instances(InstanceIds=on)
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        region = request.offer.region
+        found = {one.id: one for one in self._find(region, {"instance-id": list(ids)})}
+        if any(id not in found or found[id].state is InstanceState.GONE for id in ids):
+            raise StoppedMachineLost(", ".join(ids))
+        off = [id for id in ids if found[id].state is InstanceState.STOPPED]
+        try:
+            if off:
+                restart.start(self._connections.ec2(region), request, off)
+        except Exception as error:
+            if self.classify(error).kind is not FaultKind.AMBIGUOUS:  # otherwise the call is repeated
+                self.stop(region, off)
+            raise
+        return self._find(region, {"instance-id": list(ids)})
+
+    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
+        return launch_request.disk_price_per_hour(disk_gib, disk_tier)
 
     def advice(self) -> Sequence[Advice]:
         return self._scores.advice() if self.settings.placement_scores else ()

@@ -85,6 +85,7 @@ CODES: dict[str, FaultRule] = {
     # eventual consistency: a new resource is not visible everywhere yet
     "InvalidInstanceID.NotFound": _NOT_YET_VISIBLE,
     "InvalidSubnetID.NotFound": _NOT_YET_VISIBLE,
+    "InstanceStillStopping": _NOT_YET_VISIBLE,  # ours, of a start
     # credentials and permissions
     "AuthFailure": _CREDENTIALS,
     "ExpiredToken": _CREDENTIALS,

@@ -35,6 +35,7 @@ from perdure.controller.clouds.base.protocol import (
     Instance,
     InstanceState,
     LaunchRequest,
+    StoppedMachineLost,
 )
 from perdure.controller.clouds.pricing.cache import OfferCache
 from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
@@ -57,7 +58,7 @@ R = TypeVar("R")
 
 
 class AzureCloud:
-    """A `Cloud` that is `Interruptible`, `HasNoticeQueues` and `Hosting`. `cache`: stores the offers."""
+    """A `Cloud` that is `Interruptible`, `Stoppable`, `HasNoticeQueues` and `Hosting`. `cache`: stores the offers."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -68,6 +69,7 @@ class AzureCloud:
         self._connections = AzureConnections(settings, clock)
         self._networks = Networks(settings, self._connections)
         self._tombstones = AzureTombstones(clock)
+        self._clock = clock
         source = PriceSource(
             name,
             catalog.TYPES,
@@ -135,6 +137,31 @@ class AzureCloud:
         return faults.classify(error)
 
     # ---- the optional protocols ----
+
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        known = [
+            one for one in self.describe(region, ids) if one.state not in (InstanceState.STOPPED, InstanceState.GONE)
+        ]
+        for result in _parallel(lambda one: self._deallocate(region, one.id), known):
+            _unwrap(result)
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        region = request.offer.region
+        known = {one.id: one for one in self.describe(region, ids)}
+        if any(id not in known or known[id].state is InstanceState.GONE for id in ids):
+            raise StoppedMachineLost(", ".join(ids))
+        off = [known[id] for id in ids if known[id].state is InstanceState.STOPPED]
+        results = _parallel(lambda one: self._start(request, one), off)
+        failed = [self._translate(region, result) for result in results if isinstance(result, Exception)]
+        rejected = [error for error in failed if faults.classify(error).kind is not FaultKind.AMBIGUOUS]
+        if rejected:
+            self.stop(region, [one.id for one in off])
+        if failed:
+            raise (rejected or failed)[0]
+        return self.describe(region, ids)
+
+    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
+        return launch_request.disk_price_per_hour(disk_gib, disk_tier)
 
     def notice_queues(self) -> Sequence[NoticeQueue]:
         return [StorageQueue(self.name, url, self._connections.storage) for url in self.settings.interruption_queues]
@@ -222,6 +249,30 @@ class AzureCloud:
         instance = parse.instance(machine, self.name)
         assert instance is not None, f"Azure returned {name} without its tags"
         return instance
+
+    def _start(self, request: LaunchRequest, one: Instance) -> None:
+        """Begin to start a stopped machine as one of the request. Tags first: they say which attempt it belongs to."""
+        from azure.mgmt.compute.models import VirtualMachineUpdate
+
+        region = request.offer.region
+        machines, group = self._connections.client().virtual_machines, self._networks.group(region)
+        if one.owner.token != request.owner.token:
+            body = launch_request.update_of_start(request, one.rank, self._clock.now())
+            machines.begin_update(group, one.id, VirtualMachineUpdate(body), polling=False)
+        machines.begin_start(group, one.id, polling=False)
+
+    def _deallocate(self, region: str, name: str) -> None:
+        """Begin to stop a machine, so that only its disk is billed. A missing machine is a success."""
+        from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+
+        machines = self._connections.client().virtual_machines
+        try:
+            machines.begin_deallocate(self._networks.group(region), name, polling=False)
+        except ResourceNotFoundError:
+            return
+        except HttpResponseError as error:
+            if error.status_code != 409:  # another operation is under way: the caller looks again
+                raise
 
     def _undo_launch(self, region: str, names: Sequence[str], failed: Sequence[Exception]) -> Exception:
         """The exception to raise. After a definite rejection, the other machines are terminated. If all errors are

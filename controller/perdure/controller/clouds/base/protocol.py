@@ -67,12 +67,14 @@ class LaunchRequest:
     labels: dict[str, str] = field(default_factory=dict)  # the user's; set beside the owner's tags
     settings: dict[str, Any] = field(default_factory=dict)  # the task's `config.<cloud>`, as it is written
     mount_modes: tuple[str, ...] = ()  # MOUNT, MOUNT_CACHED: how the task mounts buckets
+    keeps_disks: bool = False  # the machines may be stopped: when one powers itself off, its disk must stay
 
 
 class InstanceState(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     ENDING = "ending"  # shutting down; a workload may still run
+    STOPPED = "stopped"  # nothing runs on it; only its disk is billed, and it can be started again
     GONE = "gone"  # nothing runs on it and it is no longer billed
 
 
@@ -213,6 +215,34 @@ class ExplainsWaits(Protocol):
         Never calls the cloud: users read it with every listing.
         """
         ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A cloud that stops machines and starts them again on the same disks. Only on-demand machines are stopped."""
+
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        """Request the stop of these machines and return before they are STOPPED. Their disks are kept.
+
+        An unknown, stopped or ended machine is a success. Only for machines that were launched with `keeps_disks`.
+        """
+        ...
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        """Start all of these machines, by rank, as those of `request`, or none: they get its owner and its bootstrap.
+
+        Idempotent: a machine that has the owner's token and runs is left alone. Raises as `launch` does; then those
+        that were started are stopped again. Raises StoppedMachineLost if one of them does not exist any more.
+        """
+        ...
+
+    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:
+        """USD per hour for the disk of one machine that is stopped, by the list price."""
+        ...
+
+
+class StoppedMachineLost(Exception):
+    """A machine that was to be started again does not exist any more, nor does its disk."""
 
 
 @runtime_checkable

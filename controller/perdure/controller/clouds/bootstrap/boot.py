@@ -11,6 +11,7 @@ a power-off reaches it in time. Elsewhere this program supervises the agent itse
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import http.client
@@ -29,6 +30,7 @@ UNIT = ""
 UNIT_NAME = "perdure-agent.service"
 RUN_DIR = "/run/perdure"
 UNIT_DIR = "/run/systemd/system"
+PER_BOOT = "/var/lib/cloud/scripts/per-boot/perdure"
 GIVE_UP_S = 900  # without a controller for this long, the machine powers off
 
 
@@ -49,8 +51,8 @@ def connect(url: str, pin: str | None) -> http.client.HTTPConnection:
 
 
 def call(method: str, url: str, headers: dict[str, str], pin: str | None = None) -> bytes:
-    connection = connect(url, pin)
-    connection.request(method, urlsplit(url).path, headers=headers)
+    connection, where = connect(url, pin), urlsplit(url)
+    connection.request(method, f"{where.path}?{where.query}" if where.query else where.path, headers=headers)
     response = connection.getresponse()
     body = response.read()
     if response.status != 200:
@@ -58,14 +60,19 @@ def call(method: str, url: str, headers: dict[str, str], pin: str | None = None)
     return body
 
 
-def read_rank(source: str) -> str:
-    """The rank at the end of a value of the metadata service. `source`: a `render.RankSource` as JSON."""
+def read_metadata(source: str) -> str:
+    """A value of the metadata service. `source`: a `render.RankSource` as JSON."""
     fields = json.loads(source)
     endpoint, headers = os.environ.get("PERDURE_METADATA_ENDPOINT", fields["endpoint"]), fields["headers"]
     if fields["token_path"]:
         token = call("PUT", f"{endpoint}{fields['token_path']}", fields["token_headers"])
         headers = {**headers, fields["token_header"]: token.decode()}
-    return call("GET", f"{endpoint}{fields['path']}", headers).decode().rpartition("-")[2]
+    return call("GET", f"{endpoint}{fields['path']}", headers).decode()
+
+
+def read_rank(source: str) -> str:
+    """The rank at the end of a value of the metadata service."""
+    return read_metadata(source).rpartition("-")[2]
 
 
 def find_rank() -> None:
@@ -91,7 +98,7 @@ def succeeds(do: Callable[[], None], until: float) -> bool:
         try:
             do()
             return True
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             if str(error) != last_error:
                 print(f"perdure: {error}", flush=True)  # noqa: T201
             last_error = str(error)
@@ -118,6 +125,31 @@ def prepare() -> str | None:
     if not succeeds(find_rank, until):
         return None
     return path if has_agent(path) or succeeds(lambda: fetch_agent(path), until) else None
+
+
+def run_at_every_boot() -> None:
+    """Have cloud-init run this file at every later boot as well: at the first, it has run the user data."""
+    try:
+        os.makedirs(os.path.dirname(PER_BOOT), exist_ok=True)
+        shutil.copyfile(__file__, PER_BOOT)
+        os.chmod(PER_BOOT, 0o700)
+    except OSError as error:
+        print(f"perdure: this machine cannot be started again: {error}", flush=True)  # noqa: T201
+
+
+def run_user_data() -> None:
+    """Replace this process by the user data that the machine has at this boot."""
+    path = os.path.join(RUN_DIR, "user-data.py")
+    os.makedirs(RUN_DIR, mode=0o700, exist_ok=True)
+
+    def fetch() -> None:
+        program = read_metadata(SETTINGS["PERDURE_USER_DATA_FROM"])
+        with open(path, "w") as file:  # some clouds return it as it was sent
+            file.write(program if program.startswith("#!") else base64.b64decode(program).decode())
+
+    if succeeds(fetch, time.monotonic() + GIVE_UP_S):
+        os.execv(sys.executable, [sys.executable, path])  # noqa: S606
+    power_off()
 
 
 def start_unit() -> bool:
@@ -165,6 +197,10 @@ def main() -> None:
     os.umask(0o077)
     os.environ.update(SETTINGS)
     role = "".join(sys.argv[1:])
+    if os.path.exists(PER_BOOT) and os.path.samefile(__file__, PER_BOOT):
+        return run_user_data()
+    if not role and "PERDURE_USER_DATA_FROM" in SETTINGS:
+        run_at_every_boot()
     if role == "agent":
         become_agent()
     elif role == "stopped":

@@ -18,7 +18,7 @@ _UNIT_PLACEHOLDER = 'UNIT = ""'
 
 @dataclass(frozen=True)
 class RankSource:
-    """The value of a cloud's metadata service that is a machine's rank, or ends in `-` and the rank.
+    """A value of a cloud's metadata service: a machine's rank, or what ends in `-` and the rank; or its user data.
 
     For clouds that give the same user data to all machines of a launch.
     """
@@ -31,10 +31,13 @@ class RankSource:
     token_header: str = ""  #: the header of the request that carries the token
 
 
-def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource | None, **environment: str) -> str:
+def render_boot_program(
+    bootstrap: Bootstrap, rank: int | RankSource | None, *, user_data: RankSource | None = None, **environment: str
+) -> str:
     """The first program of a machine: Python 3.9, a few kilobytes.
 
-    `rank`: of the machine, or where the machine finds it; None: its environment has PERDURE_RANK. `environment`: more
+    `rank`: of the machine, or where the machine finds it; None: its environment has PERDURE_RANK. `user_data`: of a
+    machine that may be stopped and started again: where it finds the program that it runs then. `environment`: more
     variables for the program, such as PERDURE_STATE_DIR, PERDURE_POWER_OFF (a shell command), or PERDURE_FOREGROUND (do
     not become a background process).
     """
@@ -48,6 +51,8 @@ def render_boot_program(bootstrap: Bootstrap, rank: int | RankSource | None, **e
         settings["PERDURE_RANK_FROM"] = json.dumps(asdict(rank))
     elif rank is not None:
         settings["PERDURE_RANK"] = str(rank)
+    if user_data is not None:
+        settings["PERDURE_USER_DATA_FROM"] = json.dumps(asdict(user_data))
     if fingerprint := bootstrap.fingerprint:
         settings["PERDURE_FINGERPRINT"] = fingerprint
     source = _BOOT.read_text()

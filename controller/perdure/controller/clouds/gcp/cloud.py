@@ -19,12 +19,13 @@ from perdure.controller.clouds.base.protocol import (
     Instance,
     InstanceState,
     LaunchRequest,
+    StoppedMachineLost,
 )
 from perdure.controller.clouds.base.recent_launches import RecentLaunches
 from perdure.controller.clouds.gcp import controller_host, faults
 from perdure.controller.clouds.gcp.account_check import GcpAccountCheck
 from perdure.controller.clouds.gcp.iam import service_account
-from perdure.controller.clouds.gcp.machines import launch_request, parse, tombstones
+from perdure.controller.clouds.gcp.machines import launch_request, parse, restart, tombstones
 from perdure.controller.clouds.gcp.machines.tombstones import GcpTombstones
 from perdure.controller.clouds.gcp.notices import PubSubQueue
 from perdure.controller.clouds.gcp.pricing import catalog, region_prices
@@ -48,7 +49,7 @@ LINKS = "https://www.googleapis.com/compute/v1"
 
 
 class GcpCloud:
-    """A `Cloud` that is `Interruptible`, `HasNoticeQueues` and `Hosting`. `cache`: stores the offers."""
+    """A `Cloud` that is `Interruptible`, `Stoppable`, `HasNoticeQueues` and `Hosting`. `cache`: stores the offers."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -135,6 +136,34 @@ class GcpCloud:
 
     # ---- the optional protocols ----
 
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        states = (InstanceState.PENDING, InstanceState.RUNNING)
+        on = [one.id for one in self.describe(region, ids) if one.state in states]
+        _parallel(on, lambda id: restart.stop(self._connections, id))
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        region, zone = request.offer.region, request.offer.zone
+        known = {one.id: one.state for one in self.describe(region, ids)}
+        if any(known.get(id, InstanceState.GONE) is InstanceState.GONE for id in ids):
+            raise StoppedMachineLost(", ".join(ids))
+        off = [id for id in ids if known[id] is InstanceState.STOPPED]
+        for change in (restart.set_metadata, restart.set_labels):
+            resources = self._list(zone, _any_of([id.partition("/")[2] for id in off])) if off else ()
+            for operation in [change(self._connections, request, zone, one) for one in resources]:
+                self._complete(zone, operation)
+        begun = _parallel(off, lambda id: restart.start(self._connections, id))
+        try:
+            for operation in begun.values():
+                self._complete(zone, operation)
+        except CloudRejected as error:
+            if error.code != faults.PENDING:  # otherwise the call is repeated
+                self.stop(region, off)
+            raise
+        return self.describe(region, ids)
+
+    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:
+        return launch_request.disk_price_per_hour(offer.instance_type, disk_gib, disk_tier)
+
     def notice_queues(self) -> Sequence[NoticeQueue]:
         return [PubSubQueue(self.name, name, self._connections.session) for name in self.settings.interruption_queues]
 
@@ -207,13 +236,21 @@ class GcpCloud:
 
     def _wait_for_launch(self, request: LaunchRequest, attempt: int, operation: Any) -> None:
         """Wait until the operation is done. Raises CloudRejected if it fails, or takes longer than `WAIT_S`."""
-        zone = request.offer.zone
+        try:
+            self._complete(request.offer.zone, operation)
+        except CloudRejected as failure:
+            if failure.code in faults.EXISTS:
+                return
+            if failure.code != faults.PENDING:
+                self._undo_launch(request, attempt)
+            raise
+
+    def _complete(self, zone: str, operation: Any) -> None:
+        """Wait until the operation is done. Raises CloudRejected if it fails, or takes longer than `WAIT_S`."""
         operation = self._wait(zone, operation)
         if not tombstones.is_done(operation):
             raise CloudRejected(faults.PENDING, f"operation {operation.name} in {zone} is not done yet")
-        failure = self._failure(zone, operation)
-        if failure is not None and failure.code not in faults.EXISTS:
-            self._undo_launch(request, attempt)
+        if (failure := self._failure(zone, operation)) is not None:
             raise failure
 
     def _wait(self, zone: str, operation: Any) -> Any:
@@ -277,10 +314,10 @@ class GcpCloud:
         return list(self._connections.instances.list(request=request, **self._connections.once))
 
     def _parse(self, resources: Iterable[Any]) -> list[Instance]:
-        """The instances that have an owner, with the reasons of those that are ENDING."""
+        """The instances that have an owner, with the reasons of those that are ENDING or STOPPED."""
         instances = [one for one in map(parse.instance, resources) if one is not None]
         self._tombstones.record_seen(instances)
-        ending = [one.id for one in instances if one.state is InstanceState.ENDING]
+        ending = [one.id for one in instances if one.state in (InstanceState.ENDING, InstanceState.STOPPED)]
         lifespans = _parallel(ending, self._lifespan)
         return [replace(i, gone_reason=lifespans[i.id].reason) if i.id in lifespans else i for i in instances]
 

@@ -20,6 +20,7 @@ from perdure.controller.clouds.base.protocol import (
     Instance,
     InstanceState,
     LaunchRequest,
+    StoppedMachineLost,
 )
 from perdure.controller.clouds.bootstrap.artifacts import find_rclone
 from perdure.controller.clouds.local import launch_errors, layout, locks
@@ -42,7 +43,8 @@ _NOT_MOUNTED = "buckets cannot be mounted (local ones are linked instead; others
 
 
 class LocalCloud:
-    """A `Cloud` that is `Interruptible` and `Hosting`. Several processes may share one `home` (`PERDURE_HOME`).
+    """A `Cloud` that is `Interruptible`, `Stoppable` and `Hosting`. Several processes may share one `home`
+    (`PERDURE_HOME`).
 
     `artifacts`: the folder of files named by their sha256, from which every machine runs
     `bootstrap.artifacts["agent"]`; default `home/artifacts`. `time_scale`: of `clock`; hosts live in real time.
@@ -119,15 +121,38 @@ class LocalCloud:
             if not record.is_gone:
                 with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
                     layout.write_command(str(record.path), layout.TERMINATE, {})
+                if record.is_halted:
+                    self._instances.end_halted(record)
 
     def classify(self, error: Exception) -> Fault:
         return launch_errors.classify(error)
 
     # ---- the optional protocols ----
 
+    def stop(self, region: str, ids: Sequence[str]) -> None:
+        for record in self._find(region, ids):
+            if not (record.is_gone or record.is_halted):
+                with contextlib.suppress(FileNotFoundError):
+                    layout.write_command(str(record.path), layout.STOP, {})
+
+    def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
+        prepared: list[Prepared] = []
+        try:
+            self._prepare_halted(request, ids, prepared)
+            failpoint("local_machines.prepared")
+            launcher.start_hosts(prepared)
+        except launcher.HostStartError as error:
+            launcher.end_and_wait([machine.path for machine in prepared], layout.STOP)
+            raise LocalCloudError("InternalError", f"starting a machine: {error}", zone=request.offer.zone) from error
+        return [self._describe(record) for record in map(self._instances.get, ids) if record]
+
+    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
+        """A disk is a folder of this computer."""
+        return 0.0
+
     def interrupt(self, region: str, instance_id: str, *, notice_s: float | None) -> None:
         """The deadline is a whole second, at least `notice_s` away. Raises LocalCloudError for an unknown machine."""
-        living = [record for record in self._find(region, [instance_id]) if not record.is_gone]
+        living = [one for one in self._find(region, [instance_id]) if not (one.is_gone or one.is_halted)]
         if not living:
             raise LocalCloudError("InvalidInstanceID.NotFound", f"there is no machine {instance_id!r} in {region}")
         with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile, which is as good
@@ -242,6 +267,30 @@ class LocalCloud:
                 raise
         return prepared
 
+    def _prepare_halted(self, request: LaunchRequest, ids: Sequence[str], prepared: list[Prepared]) -> None:
+        """Add those of the machines to `prepared` that do not run, if the zone has capacity."""
+        with self._launch_lock():
+            records = [self._instances.get(id) for id in ids]
+            if any(record is None or record.is_gone for record in records):
+                raise StoppedMachineLost(", ".join(ids))
+            self._require_agent(request)
+            halted = [(rank, one) for rank, one in enumerate(records) if one and one.is_halted and not one.is_alive]
+            if not halted:
+                return
+            self._allocate(request, len(halted), self._instances.living())
+            try:
+                for rank, record in halted:
+                    state, spec = machine_spec.build(
+                        request, rank, ids[rank], record.ip, self.isolation(), self._shared, self._wall_now()
+                    )
+                    before = {name: record.state.get(name) for name in ("launched_at", "ended_at", "reason")}
+                    state = {**state, **before, "state": layout.HALTED}
+                    prepared.append(launcher.prepare_again(record.path, state, spec))
+            except BaseException:
+                for machine in prepared:
+                    os.close(machine.lock)
+                raise
+
     def _wall_now(self) -> float:
         return self._time_scale.to_wall(self._clock.now())
 
@@ -263,7 +312,7 @@ class LocalCloud:
             raise LocalCloudError("Unsupported", f"{offer.key} is not offered", zone=offer.zone)
         if (error := zone.launch_error) and error.market in (None, offer.market):
             raise LocalCloudError(error.code, error.message, zone=zone.name, market=error.market)
-        used = sum(record.zone == zone.name for record in living)
+        used = sum(record.zone == zone.name and not (record.is_halted and not record.is_alive) for record in living)
         if zone.capacity is not None and used + count > zone.capacity:
             text = f"the zone has room for {zone.capacity} machines, {used} are in use, and {count} more were requested"
             raise LocalCloudError("InsufficientInstanceCapacity", text, zone=zone.name)
@@ -283,7 +332,7 @@ class LocalCloud:
 
     def _undo_launch(self, ids: Sequence[str]) -> None:
         """Remove all traces of the launch, so that one with the same token starts from scratch."""
-        launcher.terminate_and_wait([record.path for record in map(self._instances.get, ids) if record])
+        launcher.end_and_wait([record.path for record in map(self._instances.get, ids) if record])
         for id in ids:
             self._instances.forget(id)
 

@@ -39,8 +39,13 @@ class InstanceRecord:
         return self.state["state"] == layout.LAUNCHING and not self.is_alive
 
     @property
+    def is_halted(self) -> bool:
+        """Nothing runs on it, and its disk is kept. It may be about to be started."""
+        return bool(self.state["state"] == layout.HALTED)
+
+    @property
     def is_gone(self) -> bool:
-        return self.state["state"] == layout.ENDED or not self.is_alive
+        return not self.is_halted and (self.state["state"] == layout.ENDED or not self.is_alive)
 
     @property
     def zone(self) -> str:
@@ -119,6 +124,8 @@ class InstanceStore:
             with contextlib.suppress(FileNotFoundError):
                 if now - path.stat().st_mtime < TOMBSTONE_RETENTION_S or locks.is_held(str(path / layout.LOCK)):
                     continue
+                if (record := self.get(entry.name)) is not None and record.is_halted:
+                    continue
                 self.forget(entry.name)
 
     def forget(self, instance_id: str) -> None:
@@ -132,7 +139,9 @@ class InstanceStore:
     def _state(record: InstanceRecord) -> InstanceState:
         if record.is_gone:
             return InstanceState.GONE
-        if (record.path / layout.COMMANDS / layout.TERMINATE).exists():
+        if record.is_halted:
+            return InstanceState.PENDING if record.is_alive else InstanceState.STOPPED
+        if any((record.path / layout.COMMANDS / name).exists() for name in (layout.TERMINATE, layout.STOP)):
             return InstanceState.ENDING
         return InstanceState.PENDING if record.state["state"] == layout.LAUNCHING else InstanceState.RUNNING
 
@@ -140,7 +149,8 @@ class InstanceStore:
     def _gone_reason(record: InstanceRecord) -> Reason | None:
         if record.was_abandoned:
             return Reason.MACHINE_CRASHED
-        return GONE_REASONS[record.state.get("reason", layout.CRASHED)] if record.is_gone else None
+        has_ended = record.is_gone or (record.is_halted and not record.is_alive)
+        return GONE_REASONS[record.state.get("reason") or layout.CRASHED] if has_ended else None
 
     @staticmethod
     def _write_tombstone(record: InstanceRecord) -> InstanceRecord:
@@ -152,13 +162,32 @@ class InstanceStore:
                 state = layout.read_json(str(path / layout.STATE))
                 if state is not None and state["state"] == layout.RUNNING:
                     last_seen = max(state["launched_at"], (path / layout.LOCK).stat().st_mtime)
-                    state.update(state=layout.ENDED, reason=layout.CRASHED, ended_at=last_seen)
+                    keeps_disk = state["instance"].get("keeps_disk", False)
+                    ended = layout.HALTED if keeps_disk else layout.ENDED
+                    state.update(state=ended, reason=layout.CRASHED, ended_at=last_seen)
                     layout.write_json(str(path / layout.STATE), state)
                     failpoint("local_machines.ended")
-                layout.remove_all_but_tombstone(str(path))
+                if state is not None and state["state"] == layout.HALTED:
+                    layout.remove_all_but_disk(str(path))
+                else:
+                    layout.remove_all_but_tombstone(str(path))
             finally:
                 os.close(lock)
         return InstanceRecord(path, layout.read_json(str(path / layout.STATE)) or record.state, is_alive=False)
+
+    def end_halted(self, record: InstanceRecord) -> None:
+        """Delete the disk of a halted machine, unless it is being started: then its host ends it."""
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            lock = locks.hold(str(record.path / layout.LOCK), wait=False)
+            try:
+                state = layout.read_json(str(record.path / layout.STATE))
+                if state is not None and state["state"] == layout.HALTED:
+                    layout.write_json(
+                        str(record.path / layout.STATE), {**state, "state": layout.ENDED, "reason": layout.TERMINATED}
+                    )
+                    layout.remove_all_but_tombstone(str(record.path))
+            finally:
+                os.close(lock)
 
     @staticmethod
     def _remove_leftovers(path: Path) -> None:

@@ -3,10 +3,11 @@
 state.json   the instance and its state; in the end its tombstone
 spec.json    what the host runs (0600: it contains the attempt's token); removed at the end
 host.lock    locked while the launch or the host process lives
-commands/    commands to the host: interrupt.json, terminate.json. Files, so that a command survives both processes
+commands/    commands to the host: interrupt.json, stop.json, terminate.json. Files, so that a command survives both
+             processes
 spawn        a socket for requests to start another machine's host (a controller's machine only)
 wake         a datagram socket: "read the commands now"
-machine/     the machine's disk; removed at the end
+machine/     the machine's disk; removed at the end, but not when the machine is halted
 agent.log    the agent's standard output and error
 host.log     the host's own output
 """
@@ -25,6 +26,7 @@ SPEC = "spec.json"
 LOCK = "host.lock"
 COMMANDS = "commands"
 INTERRUPT = "interrupt.json"
+STOP = "stop.json"
 TERMINATE = "terminate.json"
 WAKE_SOCKET = "wake"
 SPAWN_SOCKET = "spawn"
@@ -35,6 +37,7 @@ HOST_LOG = "host.log"
 # `state` in state.json
 LAUNCHING = "launching"
 RUNNING = "running"
+HALTED = "halted"  # nothing runs, and the disk is kept for the next start
 ENDED = "ended"
 
 # `reason` in state.json
@@ -103,6 +106,13 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def remove_all_but_disk(directory: str) -> None:
+    """Remove what a halted machine does not need: first the token. Its disk, its state and its lock stay."""
+    for name in (SPEC, WAKE_SOCKET, SPAWN_SOCKET, *(os.path.join(COMMANDS, name) for name in (STOP, INTERRUPT))):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(directory, name))
 
 
 def has_leftovers(directory: str) -> bool:

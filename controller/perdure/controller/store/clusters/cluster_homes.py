@@ -44,11 +44,15 @@ def wanted_of(conn: Connection, cluster_id: int) -> Row[Any] | None:
 
 
 def missing(conn: Connection, tried_before: float) -> list[Row[Any]]:
-    """(cluster_id, cloud) of the clusters with machines and without the bucket. Not of those that failed since then."""
+    """(cluster_id, cloud, market, recover) of the clusters with machines and without the bucket.
+
+    Not of those that failed since then.
+    """
     has_failed = (Home.c.problem != "") & (Home.c.tried_at >= tried_before)
     is_recent = exists().where(Home.c.cluster_id == Cluster.c.id, Home.c.is_ready | has_failed)
     query = (
         select(Cluster.c.id.label("cluster_id"), Attempt.c.offer["cloud"].as_string().label("cloud"))
+        .add_columns(Attempt.c.offer["market"].as_string().label("market"), Cluster.c.recover)
         .join(Job, Job.c.cluster_id == Cluster.c.id)
         .join(Attempt, Attempt.c.job_id == Job.c.id)
         .where(Cluster.c.wanted == UP, IS_HOST, Attempt.c.state != AttemptState.GONE.value, ~is_recent)

@@ -59,6 +59,23 @@ class ClusterHomeRow(SQLModel, table=True):
     removed_at: float | None = None
 
 
+class ClusterDiskRow(SQLModel, table=True):
+    """A machine whose disk a cluster keeps over stop and start. Recorded when it has been stopped the first time."""
+
+    __tablename__ = "cluster_disk"
+    cluster_id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    rank: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    instance_id: str
+    #: Of the machine.
+    offer: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
+    #: Of the disk, while the machine is stopped.
+    price_per_hour: float
+    #: Since when the machine is stopped; None while it runs.
+    stopped_at: float | None = None
+    #: What the disk cost while the machine was stopped before.
+    spent_usd: float
+
+
 class ClusterSlotRow(SQLModel, table=True):
     """One node of a job of a cluster: a share of a node of the job that holds the cluster's machines.
 

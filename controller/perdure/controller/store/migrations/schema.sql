@@ -483,3 +483,13 @@ CREATE TABLE node_metrics (
 	PRIMARY KEY (job_id, task_index, generation, rank)
 );
 CREATE INDEX ix_node_metrics_updated_at ON node_metrics (updated_at);
+CREATE TABLE cluster_disk (
+	cluster_id INTEGER NOT NULL, 
+	rank INTEGER NOT NULL, 
+	instance_id VARCHAR NOT NULL, 
+	offer JSON NOT NULL, 
+	price_per_hour FLOAT NOT NULL, 
+	stopped_at FLOAT, 
+	spent_usd FLOAT NOT NULL, 
+	PRIMARY KEY (cluster_id, rank)
+);

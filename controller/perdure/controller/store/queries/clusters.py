@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from perdure.controller.store.clusters import cluster_homes, idle_rules
+from perdure.controller.store.clusters import cluster_disks, cluster_homes, idle_rules
 from perdure.controller.store.clusters.idle_rules import IdleRule
 from perdure.controller.store.queries import job_listing, queue_waits
 from perdure.controller.store.queries.job_listing import iso
@@ -39,12 +39,15 @@ _OF_JOB = (
 )
 
 
-def describe(conn: Connection, rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+def describe(conn: Connection, rows: Sequence[Row[Any]], now: float) -> list[dict[str, Any]]:
     """The API's Cluster objects, in the order of `rows` (of the table `cluster`)."""
     ids = [row.id for row in rows]
     hosts, rules = clusters.hosts(conn, ids), idle_rules.of_clusters(conn, ids)
-    homes = cluster_homes.of_clusters(conn, ids)
-    return [_cluster(row, hosts.get(row.id), rules[row.id]) | _home(homes.get(row.id)) for row in rows]
+    homes, disks = cluster_homes.of_clusters(conn, ids), cluster_disks.of_clusters(conn, ids)
+    return [
+        _cluster(row, hosts.get(row.id), rules[row.id], disks.get(row.id, []), now) | _home(homes.get(row.id))
+        for row in rows
+    ]
 
 
 def jobs_of(
@@ -65,7 +68,7 @@ def queues_of(
     conn: Connection, rows: Sequence[Row[Any]], now: float, *, skip_finished: bool = False
 ) -> list[dict[str, Any]]:
     """A cluster and its ClusterJob objects, newest first, of each of `rows`: in a few statements for all of them."""
-    described, by_id = describe(conn, rows), {row.id: row for row in rows}
+    described, by_id = describe(conn, rows, now), {row.id: row for row in rows}
     known: dict[int, dict[int, int]] = {}
     for start in range(0, len(rows), _BATCH_SIZE):
         ids = [row.id for row in rows[start : start + _BATCH_SIZE]]
@@ -123,9 +126,12 @@ def status_of(row: Row[Any], host: ClusterHost | None) -> str:
     return "UP" if host.running is not None else "INIT"
 
 
-def _cluster(row: Row[Any], host: ClusterHost | None, idle: IdleRule) -> dict[str, Any]:
+def _cluster(
+    row: Row[Any], host: ClusterHost | None, idle: IdleRule, disks: Sequence[Row[Any]], now: float
+) -> dict[str, Any]:
     attempt = host.attempts[-1] if host and host.attempts else None
-    offer: Mapping[str, Any] = attempt.offer if attempt else {}
+    stopped = [disk for disk in disks if disk.stopped_at is not None]
+    offer: Mapping[str, Any] = attempt.offer if attempt else stopped[0].offer if stopped else {}
     head_ip = attempt.ips.get(0) if attempt else None
     return {
         "name": row.name,
@@ -145,7 +151,11 @@ def _cluster(row: Row[Any], host: ClusterHost | None, idle: IdleRule) -> dict[st
         "head_ip": head_ip,
         "command": row.command,
         "host_job_id": host.job_id if host else None,
-        "is_settled": host is None or host.finalized or row.wanted not in (STOPPED, DOWN),
+        "is_settled": (host is None or host.finalized or row.wanted not in (STOPPED, DOWN))
+        and not (row.wanted == DOWN and disks),
+        "kept_disks": len(stopped),
+        "disk_price_per_hour": sum(disk.price_per_hour for disk in stopped),
+        "disk_cost": sum(cluster_disks.cost_of(disk, now) for disk in disks),
     }
 
 

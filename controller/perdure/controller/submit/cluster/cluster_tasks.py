@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perdure.controller.clouds import registry
-from perdure.controller.clouds.machine_options import is_container
+from perdure.controller.clouds.machine_options import is_container, machine_options
 from perdure.controller.runtime.security.secret_refs import mask_secrets, resolve_secrets
+from perdure.controller.store.codec import decode_offer
 from perdure.controller.store.records.jobs import KEY_SEPARATOR, NewTask
 from perdure.controller.submit.compiler import CompiledJob
 from perdure.controller.submit.errors import RequestRejected
@@ -16,6 +17,7 @@ from perdure.recovery.frozen import replace as replace_value
 from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.slot_queue import DEFAULT_CPUS, SLOT_CLOUD, Demand, NodeRoom, can_ever_fit
+from perdure.recovery.market.view import Market
 from perdure.recovery.policies.registry import FALLBACK_STRATEGY
 from perdure.recovery.policies.strategies.granted_slot import STRATEGY
 from perdure.sdk import Task
@@ -49,6 +51,7 @@ class OnCluster:
     is_job: bool
     recovers: bool = False  # of the job that holds the machines
     starts: int = 0  # of the job that holds the machines: the start of the cluster that it belongs to
+    kept_offer: Mapping[str, Any] | None = None  # of the job that holds the machines: that of the disks it has kept
     demand: Demand = field(default_factory=Demand)  # of a job
     limit_s: float | None = None  # how long a job may run
     needs_up: bool = False  # whether a job is rejected if the cluster is stopped or down
@@ -70,7 +73,15 @@ class OnCluster:
         # It never moves on its own, and what its jobs do is theirs: only the limit of its cost is left.
         limit = task.view.recovery.max_cost
         recovery = Recovery(strategy=FALLBACK_STRATEGY, recovers=self.recovers, max_cost=limit)
-        return replace(task, view=replace_value(task.view, recovery=recovery), spec={**task.spec, "host": True})
+        spec, requirements = {**task.spec, "host": True}, task.view.requirements
+        if self.kept_offer is not None:  # the disks can be nowhere else
+            offer = decode_offer(self.kept_offer)
+            spec["machines"] = [machine_options(spec, requirements, offer)]
+            place = {
+                name: getattr(offer, name) for name in ("cloud", "region", "zone", "instance_type", "accelerators")
+            }
+            requirements = (MachineRequirement(**place, use_spot=offer.market is Market.SPOT),)
+        return replace(task, view=replace_value(task.view, recovery=recovery, requirements=requirements), spec=spec)
 
     def _job_task(self, task: NewTask) -> NewTask:
         place = MachineRequirement(cloud=SLOT_CLOUD, region=self.name, use_spot=False)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.store.clusters import cluster_homes, idle_rules
+from perdure.controller.store.clusters import cluster_disks, cluster_homes, idle_rules
 from perdure.controller.store.clusters.idle_rules import IdleRule
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import STOPPED, UP, ClusterHost
@@ -174,18 +174,26 @@ class ClusterService:
 
     def ensure_host(self, cluster_id: int, by: Requester | None = None) -> None:
         """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before. `by`: who
-        requests it; None: the controller itself.
+        requests it; None: the controller itself. While the machines are still being stopped, the upkeep does it later.
 
         Raises RequestRejected if no cloud can have such machines; then a new cluster is down again, and one that was
         started is stopped again.
         """
         with self.database.connect() as conn:
             cluster = clusters.get(conn, cluster_id)
-        if cluster is None or cluster.wanted != UP:
-            return
+            if cluster is None or cluster.wanted != UP:
+                return
+            key = clusters.host_key(cluster_id, cluster.starts)
+            if cluster_disks.is_ending(conn, cluster_id, key):
+                return
+            kept = cluster_disks.of_clusters(conn, [cluster_id]).get(cluster_id)
         config = with_secrets(cluster.config, self.keyring.unseal(cluster.secrets))
-        place = OnCluster(cluster_id, cluster.name, is_job=False, recovers=cluster.recover, starts=cluster.starts)
-        key = clusters.host_key(cluster_id, cluster.starts)
+        of_start = {
+            "recovers": cluster.recover,
+            "starts": cluster.starts,
+            "kept_offer": kept[0].offer if kept else None,
+        }
+        place = OnCluster(cluster_id, cluster.name, is_job=False, **of_start)
         try:
             of, trusted = (by.of, by.may_run_callbacks) if by else (None, True)
             host = Submission(

@@ -26,6 +26,9 @@ class Cluster(TypedDict):
     command: str
     host_job_id: int | None  # of the job that holds its machines
     is_settled: bool  # False while machines that are no longer wanted still end
+    kept_disks: int  # of machines that are stopped: only these cost money now
+    disk_price_per_hour: float  # of these, in USD
+    disk_cost: float  # USD that its disks have cost so far while its machines were stopped
     home: str | None  # `store:bucket` that keeps what was changed in the home of its machines while it is stopped
     home_problem: str  # why there is no such bucket, if creating one failed
 

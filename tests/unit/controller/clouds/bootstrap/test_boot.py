@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.server
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 
 from perdure.controller.clouds.base.protocol import Bootstrap
-from perdure.controller.clouds.bootstrap.render import render_agent_unit, render_boot_program
+from perdure.controller.clouds.bootstrap.render import RankSource, render_agent_unit, render_boot_program
 from support.helpers.timing import scaled
 
 AGENT = b"import os; print('session', os.getsid(0), flush=True)"
@@ -159,3 +161,44 @@ def test_unit__is_started_where_systemd_runs(
     copy = tmp_path / "run" / "boot.py"
     assert copy.read_text() == program.read_text()
     assert copy.stat().st_mode & 0o077 == 0, "it holds the token"
+
+
+PER_BOOT = "/var/lib/cloud/scripts/per-boot/perdure"
+
+
+@pytest.mark.parametrize("encode", [bytes, base64.b64encode], ids=["as sent", "base64"])
+def test_machine_that_is_started_again__runs_the_user_data_that_it_has_then(
+    tmp_path: Path, endpoint: str, encode: Callable[[bytes], bytes]
+) -> None:
+    asked: list[str] = []
+
+    class MetadataServer(AgentServer):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(encode(b"#!/usr/bin/env python3\nprint('the second boot')\n"))
+
+    bootstrap = Bootstrap(endpoint, "token", {"agent": hashlib.sha256(AGENT).hexdigest()})
+    own = {"PERDURE_STATE_DIR": str(tmp_path), "PERDURE_POWER_OFF": "true", "PERDURE_FOREGROUND": "1"}
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), MetadataServer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        source = RankSource(f"http://127.0.0.1:{server.server_port}", "/user-data?api-version=1")
+        text = render_boot_program(bootstrap, 0, user_data=source, **own)
+        moved = text.replace(PER_BOOT, str(tmp_path / "cloud" / "perdure")).replace(
+            "/run/perdure", str(tmp_path / "run")
+        )
+        (tmp_path / "user-data").write_text(moved)
+        run = partial(subprocess.run, stdout=subprocess.PIPE, text=True, check=True, timeout=scaled(30))
+        assert run([sys.executable, str(tmp_path / "user-data")]).stdout.startswith("session ")
+        assert asked == [], "the first boot has its user data"
+        assert run([str(tmp_path / "cloud" / "perdure")]).stdout == "the second boot\n"
+        server.shutdown()
+        thread.join()
+    assert asked == ["/user-data?api-version=1"]
+
+
+def test_machine_that_is_never_stopped__leaves_no_script_for_later_boots(tmp_path: Path) -> None:
+    text = render_boot_program(Bootstrap("http://127.0.0.1:1", "token", {"agent": ""}), 0)
+    assert 'PERDURE_USER_DATA_FROM":' not in text

@@ -157,7 +157,7 @@ def test_list__takes_as_many_queries_for_two_clusters_as_for_one(sky: Sky) -> No
 
         def describe() -> None:
             with sky.daemon.database.connect() as conn:
-                waits_for[:] = [one["autostop_wait_for"] for one in queries.describe(conn, rows)]
+                waits_for[:] = [one["autostop_wait_for"] for one in queries.describe(conn, rows, 0.0)]
 
         count = len(executed_statements(sky.daemon.database, describe))
         return [*waits_for, str(count)]
@@ -309,7 +309,7 @@ def test_queues__of_many_clusters_are_those_of_each(sky: Sky) -> None:
     with sky.daemon.database.connect() as conn:
         queues = queries.queues_of(conn, rows, now)
         assert [one["jobs"] for one in queues] == [queries.jobs_of(conn, row, now) for row in rows]
-        assert [one["cluster"] for one in queues] == queries.describe(conn, rows)
+        assert [one["cluster"] for one in queues] == queries.describe(conn, rows, now)
         assert [job["number"] for job in queues[0]["jobs"]] == [2, 1]
         assert queries.queues_of(conn, rows, now, skip_finished=True) == queues
 

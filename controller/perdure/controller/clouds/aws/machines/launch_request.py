@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure.controller.clouds.aws.machines import fabric
@@ -20,6 +20,7 @@ RANK_SOURCE = RankSource(
     token_headers={"X-aws-ec2-metadata-token-ttl-seconds": "300"},
     token_header="X-aws-ec2-metadata-token",  # noqa: S106
 )
+USER_DATA_SOURCE = replace(RANK_SOURCE, path="/latest/user-data")
 TAG = "perdure:"
 DEFAULT_DISK_GIB = 100
 
@@ -38,6 +39,14 @@ DISK_TIERS: dict[str | None, dict[str, Any]] = {
 MAX_IOPS_PER_GIB = {"gp3": 500, "io2": 500}
 MIN_IOPS = {"gp3": 3000, "io2": 100}
 MAX_THROUGHPUT_PER_IOPS = 0.25  # MiB/s
+
+# aws.amazon.com/ebs/pricing, us-east-1, 2026. A gp3 volume includes some operations and throughput; io2 has a lower
+# price above 32,000 operations, which no tier reaches.
+HOURS_PER_MONTH = 730
+PRICE_PER_GIB_MONTH = {"gp2": 0.10, "gp3": 0.08, "io2": 0.125}
+PRICE_PER_IOPS_MONTH = {"gp2": 0.0, "gp3": 0.005, "io2": 0.065}
+PRICE_PER_MIBPS_MONTH = 0.04
+FREE_OF_VOLUME = {"gp2": (0, 0), "gp3": (3000, 125), "io2": (0, 0)}
 
 # Public parameters that name the newest image of a region.
 CPU_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
@@ -90,11 +99,11 @@ def run_instances(
         "MinCount": request.num_nodes,
         "MaxCount": request.num_nodes,
         "Placement": {"AvailabilityZone": offer.zone},
-        "InstanceInitiatedShutdownBehavior": "terminate",
+        "InstanceInitiatedShutdownBehavior": "stop" if request.keeps_disks else "terminate",
         "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         "BlockDeviceMappings": [{"DeviceName": image.root_device, "Ebs": _disk(request, image)}],
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume")],
-        "UserData": render_boot_program(request.bootstrap, RANK_SOURCE),
+        "UserData": user_data(request),
     }
     if offer.market is Market.SPOT:
         spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
@@ -109,6 +118,23 @@ def run_instances(
     return parameters
 
 
+def user_data(request: LaunchRequest) -> str:
+    """The first program of the machines. EC2 runs it at the first boot; a machine that is started again asks for it."""
+    source = USER_DATA_SOURCE if request.keeps_disks else None
+    return render_boot_program(request.bootstrap, RANK_SOURCE, user_data=source)
+
+
+def disk_price_per_hour(disk_gib: int | None, disk_tier: str | None) -> float:
+    """USD per hour for the volume of one machine that is stopped, by the list price of us-east-1."""
+    disk = _disk_options(max(disk_gib or DEFAULT_DISK_GIB, 8), disk_tier)
+    kind, iops, throughput = disk["VolumeType"], disk.get("Iops", 0), disk.get("Throughput", 0)
+    free_iops, free_throughput = FREE_OF_VOLUME[kind]
+    monthly = PRICE_PER_GIB_MONTH[kind] * disk["VolumeSize"]
+    monthly += PRICE_PER_IOPS_MONTH[kind] * max(0, iops - free_iops)
+    monthly += PRICE_PER_MIBPS_MONTH * max(0, throughput - free_throughput)
+    return float(monthly / HOURS_PER_MONTH)
+
+
 def tags_of(request: LaunchRequest) -> dict[str, str]:
     """The user's labels and the owner's tags, which take precedence."""
     return {**request.labels, "Name": request.name, **tags.to_tags(request.owner, TAG)}
@@ -116,11 +142,15 @@ def tags_of(request: LaunchRequest) -> dict[str, str]:
 
 def _disk(request: LaunchRequest, image: Image) -> dict[str, Any]:
     size_gib = max(request.disk_gib or DEFAULT_DISK_GIB, image.disk_gib)
-    tier = dict(DISK_TIERS.get(request.disk_tier, DISK_TIERS[None]))
+    return {"DeleteOnTermination": True, "Encrypted": True, **_disk_options(size_gib, request.disk_tier)}
+
+
+def _disk_options(size_gib: int, disk_tier: str | None) -> dict[str, Any]:
+    tier = dict(DISK_TIERS.get(disk_tier, DISK_TIERS[None]))
     if "Iops" in tier:
         # More is InvalidParameterCombination. Every gp3 volume has 3,000, whatever its size.
         allowed = size_gib * MAX_IOPS_PER_GIB[tier["VolumeType"]]
         tier["Iops"] = min(tier["Iops"], max(allowed, MIN_IOPS[tier["VolumeType"]]))
     if "Throughput" in tier:
         tier["Throughput"] = min(tier["Throughput"], int(tier["Iops"] * MAX_THROUGHPUT_PER_IOPS))
-    return {"VolumeSize": size_gib, "DeleteOnTermination": True, "Encrypted": True, **tier}
+    return {"VolumeSize": size_gib, **tier}

@@ -17,7 +17,7 @@ STATES = {
     "running": InstanceState.RUNNING,
     "shutting-down": InstanceState.ENDING,
     "stopping": InstanceState.ENDING,
-    "stopped": InstanceState.ENDING,  # its disk is still billed, so it must be terminated
+    "stopped": InstanceState.STOPPED,
     "terminated": InstanceState.GONE,
 }
 LIVING = tuple(name for name, state in STATES.items() if state is not InstanceState.GONE)
@@ -61,7 +61,7 @@ def instance(description: Mapping[str, Any], region: str) -> Instance | None:
     if owner is None:
         return None
     state = STATES.get(description["State"]["Name"], InstanceState.ENDING)
-    is_ending = state in (InstanceState.ENDING, InstanceState.GONE)
+    is_off = state in (InstanceState.STOPPED, InstanceState.GONE)
     launched: datetime | None = description.get("LaunchTime")
     return Instance(
         id=description["InstanceId"],
@@ -74,8 +74,8 @@ def instance(description: Mapping[str, Any], region: str) -> Instance | None:
         instance_type=description["InstanceType"],
         ip=description.get("PrivateIpAddress") or None,
         launched_at=launched.timestamp() if launched else None,
-        ended_at=ended_at(description.get("StateTransitionReason", "")) if state is InstanceState.GONE else None,
-        gone_reason=gone_reason(description) if is_ending else None,
+        ended_at=ended_at(description.get("StateTransitionReason", "")) if is_off else None,
+        gone_reason=gone_reason(description) if is_off or state is InstanceState.ENDING else None,
     )
 
 

@@ -37,6 +37,9 @@ def required_permissions(settings: AzureSettings) -> Iterator[Permission]:
     if settings.identity is not None:
         action = "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
         yield Permission(action, "azure.identity needs it")
+    for action in ("deallocate", "start"):
+        purpose = "it keeps the disks of clusters that are stopped"
+        yield Permission(f"{_MACHINES}/{action}/action", purpose, is_required=False)
     purpose = "`perdure jobs preempt` needs it"
     yield Permission(f"{_MACHINES}/simulateEviction/action", purpose, is_required=False)
     yield Permission(

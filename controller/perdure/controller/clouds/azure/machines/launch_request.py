@@ -13,11 +13,18 @@ from perdure.controller.clouds.azure.settings import AzureSettings
 from perdure.controller.clouds.base import tags
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import LaunchRequest
-from perdure.controller.clouds.bootstrap.render import render_boot_program
+from perdure.controller.clouds.bootstrap.render import RankSource, render_boot_program
 from perdure.recovery.market.view import Market
 
 TAG = "perdure:"
 RANK = f"{TAG}rank"
+STARTED = f"{TAG}started"  # when it was started again, epoch seconds: Azure does not say
+# Custom data never changes, and cloud-init runs it at the first boot. Of later boots, the program is in the user data.
+USER_DATA_SOURCE = RankSource(
+    "http://169.254.169.254",
+    "/metadata/instance/compute/userData?api-version=2021-01-01&format=text",
+    {"Metadata": "true"},
+)
 DEFAULT_DISK_GIB = 100
 MAX_NAME_LENGTH = 64  # characters of a Linux machine's name
 USER = "perdure"
@@ -34,6 +41,13 @@ DISK_TIERS: dict[str | None, str] = {
     "high": "Premium_LRS",
     "ultra": "Premium_LRS",
     "best": "Premium_LRS",
+}
+
+# azure.microsoft.com/pricing/details/managed-disks, eastus, locally redundant, 2026: GiB → USD per month.
+PRICES_PER_MONTH = {
+    "Standard_LRS": {32: 1.54, 64: 3.01, 128: 5.89, 256: 11.33, 512: 21.76, 1024: 40.96, 2048: 77.83, 4096: 143.36},
+    "StandardSSD_LRS": {32: 2.40, 64: 4.80, 128: 9.60, 256: 19.20, 512: 38.40, 1024: 76.80, 2048: 153.60, 4096: 307.20},
+    "Premium_LRS": {32: 5.28, 64: 10.21, 128: 19.71, 256: 38.02, 512: 73.22, 1024: 135.17, 2048: 259.05, 4096: 495.57},
 }
 
 CPU_IMAGE = "Canonical:ubuntu-24_04-lts:server:latest"
@@ -64,6 +78,25 @@ def tags_of(request: LaunchRequest, rank: int) -> dict[str, str]:
     return {**labels, "Name": request.name[:256], **tags.to_tags(request.owner, TAG), RANK: str(rank)}
 
 
+def program(request: LaunchRequest, rank: int) -> str:
+    """The first program of a machine, in base64."""
+    source = USER_DATA_SOURCE if request.keeps_disks else None
+    return base64.b64encode(render_boot_program(request.bootstrap, rank, user_data=source).encode()).decode()
+
+
+def update_of_start(request: LaunchRequest, rank: int, now: float) -> dict[str, Any]:
+    """The body of VirtualMachines.Update that makes a stopped machine one of this request."""
+    tags_of_start = {**tags_of(request, rank), STARTED: f"{now:.0f}"}
+    return {"tags": tags_of_start, "properties": {"userData": program(request, rank)}}
+
+
+def disk_price_per_hour(disk_gib: int | None, disk_tier: str | None) -> float:
+    """USD per hour for the disk of one machine that is stopped, by the retail price of eastus. Disks come in sizes."""
+    kind, gib = DISK_TIERS.get(disk_tier, DISK_TIERS[None]), disk_gib or DEFAULT_DISK_GIB
+    size = next((size for size in sorted(PRICES_PER_MONTH[kind]) if size >= gib), max(PRICES_PER_MONTH[kind]))
+    return PRICES_PER_MONTH[kind][size] * max(1.0, gib / size) / 730
+
+
 def virtual_machine(
     request: LaunchRequest, rank: int, settings: AzureSettings, *, subnet: str, name: str
 ) -> dict[str, Any]:
@@ -73,7 +106,6 @@ def virtual_machine(
     the machine gets a public key whose private key is discarded.
     """
     offer = request.offer
-    program = render_boot_program(request.bootstrap, rank)
     body: dict[str, Any] = {
         "location": offer.region,
         "tags": tags_of(request, rank),
@@ -83,7 +115,7 @@ def virtual_machine(
             "osProfile": {
                 "computerName": name,
                 "adminUsername": USER,
-                "customData": base64.b64encode(program.encode()).decode(),
+                "customData": program(request, rank),
                 "linuxConfiguration": {
                     "disablePasswordAuthentication": True,
                     "ssh": {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.controller.clouds.azure.machines.launch_request import RANK, TAG
+from perdure.controller.clouds.azure.machines.launch_request import RANK, STARTED, TAG
 from perdure.controller.clouds.base import tags
 from perdure.controller.clouds.base.protocol import Instance, InstanceState
 from perdure.recovery.reasons import Reason
@@ -27,19 +27,19 @@ PROVISIONING = {
     "failed": InstanceState.ENDING,
     "canceled": InstanceState.ENDING,
 }
-# By `PowerState/…` of the instance view. A stopped machine is still billed, and so is the disk of a deallocated one.
+# By `PowerState/…` of the instance view. A stopped machine is still billed until it is deallocated.
 POWER = {
     "starting": InstanceState.PENDING,
     "running": InstanceState.RUNNING,
     "stopping": InstanceState.ENDING,
     "stopped": InstanceState.ENDING,
     "deallocating": InstanceState.ENDING,
-    "deallocated": InstanceState.ENDING,
+    "deallocated": InstanceState.STOPPED,
 }
 
 
 def instance(machine: VirtualMachine, cloud: str) -> Instance | None:
-    """None if it does not have the owner's tags. Billing begins with its creation.
+    """None if it does not have the owner's tags. Billing begins with its creation, or its last start.
 
     Without an instance view (in a list), a created machine counts as RUNNING.
     """
@@ -50,6 +50,8 @@ def instance(machine: VirtualMachine, cloud: str) -> Instance | None:
     region = machine.location.replace(" ", "").lower()
     size = properties.hardware_profile.vm_size if properties.hardware_profile else None
     state, reason = _state(properties)
+    created_at = properties.time_created.timestamp() if properties.time_created else None
+    started_at = float(values[STARTED]) if values.get(STARTED, "").isdecimal() else created_at
     return Instance(
         id=machine.name or "",
         rank=int(values[RANK]),
@@ -59,7 +61,7 @@ def instance(machine: VirtualMachine, cloud: str) -> Instance | None:
         region=region,
         zone=f"{region}-{machine.zones[0]}" if machine.zones else region,
         instance_type=str(getattr(size, "value", size)),  # an enum's member where the SDK knows it
-        launched_at=properties.time_created.timestamp() if properties.time_created else None,
+        launched_at=started_at,
         gone_reason=reason,
     )
 
@@ -81,7 +83,7 @@ def _state(properties: VirtualMachineProperties) -> tuple[InstanceState, Reason 
         return InstanceState.ENDING, None
     if power in POWER:  # a running machine may count as failed if its system reported too late
         state = POWER[power]
-        return state, Reason.MACHINE_STOPPED if state is InstanceState.ENDING else None
+        return state, Reason.MACHINE_STOPPED if state in (InstanceState.ENDING, InstanceState.STOPPED) else None
     state = PROVISIONING.get(provisioning, InstanceState.PENDING)
     has_failed = state is InstanceState.ENDING and properties.instance_view is not None
     return state, Reason.NO_CAPACITY if has_failed else None

@@ -36,6 +36,8 @@ def required_permissions(settings: GcpSettings) -> Iterator[Permission]:
     """The permissions that the controller uses with these settings."""
     for name, purpose in (*_LAUNCH, *_TERMINATE, *_DESCRIBE):
         yield Permission(name, purpose)
+    for name in ("compute.instances.stop", "compute.instances.start"):
+        yield Permission(name, "it keeps the disks of clusters that are stopped", is_required=False)
     if settings.external_ip:
         for name in _ADDRESS:
             yield Permission(name, "it assigns public addresses, which gcp.external_ip: false turns off")

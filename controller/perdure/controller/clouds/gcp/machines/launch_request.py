@@ -44,6 +44,8 @@ DISK_TIERS: dict[str | None, str] = {
     "ultra": "pd-ssd",
     "best": "pd-ssd",
 }
+# cloud.google.com/compute/disks-image-pricing, us-central1, 2026: USD for a GiB and a month.
+PRICE_PER_GIB_MONTH = {"pd-standard": 0.04, "pd-balanced": 0.10, "pd-ssd": 0.17, "hyperdisk-balanced": 0.08}
 # Family → the smallest number of vCPUs that supports more bandwidth, at an extra charge, with `network_tier: best`:
 # cloud.google.com/compute/docs/networking/configure-vm-with-high-bandwidth-configuration
 TIER_1_FROM_VCPUS = {"n2": 32, "n2d": 48, "c2": 30}
@@ -85,21 +87,13 @@ def bulk_insert(request: LaunchRequest, settings: GcpSettings, attempt: int) -> 
 def properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
     """The instance properties of a node. Raises CloudRejected."""
     offer = request.offer
-    owner_tags = tags.to_tags(request.owner, LABEL)
-    program = render_boot_program(request.bootstrap, RANK_SOURCE)
-    items = {
-        "startup-script": program,
-        OWNER_KEY: json.dumps(owner_tags),
-        LABELS_KEY: json.dumps(request.labels),
-        "enable-oslogin": "TRUE",  # SSH keys in the project's metadata give no access
-    }
     result: dict[str, Any] = {
         "machine_type": machine_type(offer.instance_type),
         "disks": [_disk(request, settings)],
         "network_interfaces": [_interface(request, settings)],
         "scheduling": _scheduling(request, settings),
         "labels": labels_of(request),
-        "metadata": {"items": [{"key": key, "value": value} for key, value in items.items()]},
+        "metadata": {"items": metadata_items(request)},
     }
     if request.network_tier == "best" and _supports_tier_1(request):
         result["network_performance_config"] = {"total_egress_bandwidth_tier": "TIER_1"}
@@ -109,6 +103,23 @@ def properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
     if settings.service_account is not None:
         result["service_accounts"] = [{"email": settings.service_account, "scopes": list(SCOPES)}]
     return result
+
+
+def metadata_items(request: LaunchRequest) -> list[dict[str, str]]:
+    """The metadata of a node. Its image runs the startup script at every boot."""
+    items = {
+        "startup-script": render_boot_program(request.bootstrap, RANK_SOURCE),
+        OWNER_KEY: json.dumps(tags.to_tags(request.owner, LABEL)),
+        LABELS_KEY: json.dumps(request.labels),
+        "enable-oslogin": "TRUE",  # SSH keys in the project's metadata give no access
+    }
+    return [{"key": key, "value": value} for key, value in items.items()]
+
+
+def disk_price_per_hour(instance_type: str, disk_gib: int | None, disk_tier: str | None) -> float:
+    """USD per hour for the boot disk of one machine that is stopped, by the list price of us-central1."""
+    kind = _disk_type(instance_type, disk_tier)
+    return PRICE_PER_GIB_MONTH.get(kind, PRICE_PER_GIB_MONTH["pd-balanced"]) * (disk_gib or DEFAULT_DISK_GIB) / 730
 
 
 def labels_of(request: LaunchRequest) -> dict[str, str]:
@@ -133,14 +144,17 @@ def image(request: LaunchRequest, settings: GcpSettings) -> str:
     return named
 
 
+def _disk_type(instance_type: str, disk_tier: str | None) -> str:
+    kind = DISK_TIERS.get(disk_tier, DISK_TIERS[None])
+    family = family_of(instance_type)
+    return kind if family is None or kind in family.boot_disks else family.boot_disks[0]
+
+
 def _disk(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
-    kind = DISK_TIERS.get(request.disk_tier, DISK_TIERS[None])
-    if (family := _family(request)) is not None and kind not in family.boot_disks:
-        kind = family.boot_disks[0]
     parameters = {
         "source_image": image(request, settings),
         "disk_size_gb": request.disk_gib or DEFAULT_DISK_GIB,
-        "disk_type": kind,
+        "disk_type": _disk_type(request.offer.instance_type, request.disk_tier),
         "labels": labels_of(request),
     }
     return {"boot": True, "auto_delete": True, "initialize_params": parameters}

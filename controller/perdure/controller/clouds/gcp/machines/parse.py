@@ -22,10 +22,9 @@ STATES = {
     "STOPPING": InstanceState.ENDING,
     "SUSPENDING": InstanceState.ENDING,
     "DEPROVISIONING": InstanceState.ENDING,
-    # These do not run, but their disks are billed: they must be terminated.
-    "SUSPENDED": InstanceState.ENDING,
-    "STOPPED": InstanceState.ENDING,
-    "TERMINATED": InstanceState.ENDING,
+    "SUSPENDED": InstanceState.ENDING,  # its memory is kept as well
+    "STOPPED": InstanceState.STOPPED,
+    "TERMINATED": InstanceState.STOPPED,
 }
 
 _ID = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z]/[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -51,23 +50,28 @@ def rank_of(name: str) -> int:
 
 
 def instance(resource: Any) -> Instance | None:
-    """None if it has no owner. Billing is per second, from its creation to the end that `tombstones` finds."""
+    """None if it has no owner. Billing is per second, from its creation to the end that `tombstones` finds, without the
+    time that it was stopped."""
     owner = owner_of(resource)
     if owner is None:
         return None
     zone = last_segment(resource.zone)
     ips = [interface.network_i_p for interface in resource.network_interfaces]
+    state = STATES.get(resource.status, InstanceState.ENDING)
+    stopped_at = epoch_s(resource.last_stop_timestamp)
+    started = resource.last_start_timestamp if stopped_at is not None else ""
     return Instance(
         id=id_of(zone, resource.name),
         rank=rank_of(resource.name),
         owner=owner,
-        state=STATES.get(resource.status, InstanceState.ENDING),
+        state=state,
         cloud="gcp",
         region=zone.rpartition("-")[0],
         zone=zone,
         instance_type=type_of(resource),
         ip=next((ip for ip in ips if ip), None),
-        launched_at=epoch_s(resource.creation_timestamp),
+        launched_at=epoch_s(started or resource.creation_timestamp),
+        ended_at=stopped_at if state is InstanceState.STOPPED else None,
     )
 
 

@@ -79,20 +79,27 @@ def is_done(operation: Any) -> bool:
 
 
 def lifespan(operations: Iterable[Any]) -> Lifespan:
-    """The lifespan of a machine from the operations on it, in any order. Failed operations do not count."""
+    """The lifespan of a machine from the operations on it, in any order. Failed operations do not count.
+
+    Of a machine that was stopped and started, that since its last start.
+    """
     launched: list[float] = []
     ended: dict[str, float | None] = {}
-    for operation in operations:
-        if operation.error.errors:
-            continue
-        if operation.operation_type == "insert":
+    successful = [operation for operation in operations if not operation.error.errors]
+    restarts = (parse.epoch_s(one.start_time or one.insert_time) for one in successful if one.operation_type == "start")
+    started_again_at = max((at for at in restarts if at is not None), default=None)
+    for operation in successful:
+        if operation.operation_type in ("insert", "start"):
             started_at = parse.epoch_s(operation.start_time or operation.insert_time)
             launched += [started_at] if started_at is not None else []
         elif operation.operation_type in ENDS:
-            ended[operation.operation_type] = parse.epoch_s(operation.end_time) if is_done(operation) else None
+            ended_at = parse.epoch_s(operation.end_time) if is_done(operation) else None
+            if started_again_at is None or ended_at is None or ended_at > started_again_at:
+                ended[operation.operation_type] = ended_at
     reasons = [ENDS[kind] for kind in ENDS if kind in ended]
     done = [at for at in ended.values() if at is not None]
-    return Lifespan(min(launched, default=None), min(done, default=None), reasons[0] if reasons else None)
+    launched_at = min(launched, default=None) if started_again_at is None else started_again_at
+    return Lifespan(launched_at, min(done, default=None), reasons[0] if reasons else None)
 
 
 def tombstone(id: str, life: Lifespan, last_seen: Instance | None) -> Instance:

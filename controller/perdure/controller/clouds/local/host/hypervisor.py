@@ -40,6 +40,7 @@ class Host:
         self._deadline = math.inf  # when the machine is preempted
         self._preemption: dict[str, float] | None = self._spec.get("preemption")  # scheduled, and not yet announced
         self._reason: str | None = None
+        self._keeps_disk: bool = self._instance.get("keeps_disk", False)
 
     def start(self) -> None:
         """Start the machine and notify the launcher. Raises OSError or MachineStartError; then nothing runs."""
@@ -61,7 +62,7 @@ class Host:
         self._start_machine(endpoint)
         self._events.register(os.pidfd_open(self._pid), selectors.EVENT_READ, self._machine_ended)
         born = {"pid": self._pid, "pid_started": layout.start_time(self._pid), "launched_at": now()}
-        self._record(layout.RUNNING, **born, metadata=endpoint, isolation=self._kind)
+        self._record(layout.RUNNING, **born, metadata=endpoint, isolation=self._kind, ended_at=None, reason=None)
         with contextlib.suppress(BrokenPipeError):  # the launcher died: the machine continues
             os.write(self._ready_fd, b"ok")
         os.close(self._ready_fd)
@@ -79,9 +80,8 @@ class Host:
         command, env, home = self._spec["command"], self._spec["env"], self._spec["node_home"]
         env["PERDURE_METADATA_ENDPOINT"] = endpoint
         disk = os.path.abspath(layout.MACHINE)
-        os.mkdir(disk, 0o700)
-        for folder in self._spec["folders"]:
-            os.mkdir(folder, 0o700)
+        for folder in (disk, *self._spec["folders"]):
+            os.makedirs(folder, 0o700, exist_ok=True)  # a machine that was halted has them
         self._pid = process_tree.start(
             self._kind, self._spec["plan"], disk, output, lambda: init.supervise(command, env, home)
         )
@@ -102,6 +102,8 @@ class Host:
         os.utime(layout.LOCK)
         if layout.read_json(os.path.join(layout.COMMANDS, layout.TERMINATE)) is not None:
             self._end(layout.TERMINATED)
+        elif layout.read_json(os.path.join(layout.COMMANDS, layout.STOP)) is not None:
+            self._end(layout.STOPPED)
         elif command := layout.read_command(".", layout.INTERRUPT):
             self._interrupt(command["notice_s"])
         elif self._preemption and self._notice_at() <= now():
@@ -132,11 +134,15 @@ class Host:
         self._reason = self._reason or (layout.STOPPED if clean else layout.CRASHED)
 
     def _write_tombstone(self) -> None:
-        """Wait until no process of the machine is left, write the tombstone and remove everything else."""
+        """Wait until no process of the machine is left, write the tombstone, and remove all but a disk that is kept."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
         if self._kind == process_tree.PROCESSES:
             init.kill_descendants()
+        if self._keeps_disk and self._reason in (layout.STOPPED, layout.CRASHED):
+            self._record(layout.HALTED, reason=self._reason, ended_at=now())
+            layout.remove_all_but_disk(".")
+            return
         self._record(layout.ENDED, reason=self._reason, ended_at=now())
         layout.remove_all_but_tombstone(".")
 

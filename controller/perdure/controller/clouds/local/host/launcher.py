@@ -39,6 +39,19 @@ def prepare(path: Path, state: dict[str, Any], spec: dict[str, Any]) -> Prepared
     return Prepared(path, lock)
 
 
+def prepare_again(path: Path, state: dict[str, Any], spec: dict[str, Any]) -> Prepared:
+    """Prepare a halted machine for another start with the disk that it has. Until its host runs, it stays halted."""
+    lock = locks.hold(str(path / layout.LOCK))
+    try:
+        layout.remove_all_but_disk(str(path))
+        layout.write_json(str(path / layout.SPEC), spec)
+        layout.write_json(str(path / layout.STATE), state)
+    except BaseException:
+        os.close(lock)
+        raise
+    return Prepared(path, lock)
+
+
 def start_hosts(machines: Sequence[Prepared]) -> None:
     """Start the hosts in parallel and wait until every machine runs. Raises HostStartError or OSError.
 
@@ -68,11 +81,11 @@ def start_hosts(machines: Sequence[Prepared]) -> None:
             host.wait()  # it has forked the host and ended, or failed
 
 
-def terminate_and_wait(paths: Sequence[Path]) -> None:
-    """Terminate these machines and wait until their hosts have ended. Raises TimeoutError."""
+def end_and_wait(paths: Sequence[Path], command: str = layout.TERMINATE) -> None:
+    """Terminate these machines, or stop them, and wait until their hosts have ended. Raises TimeoutError."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
-            layout.write_command(str(path), layout.TERMINATE, {})
+            layout.write_command(str(path), command, {})
     until = time.monotonic() + TERMINATE_TIMEOUT_S
     for path in paths:
         if not locks.wait_until_free(str(path / layout.LOCK), max(0.0, until - time.monotonic())):

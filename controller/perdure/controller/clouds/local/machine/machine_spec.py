@@ -80,10 +80,11 @@ def build(
         "name": request.name,
         "labels": request.labels,
         "created_at": now,
+        "keeps_disk": request.keeps_disks,
     }
     spec = {
         "isolation": kind,
-        "plan": rootfs_plan(shared, id, ip),
+        "plan": {**rootfs_plan(shared, id, ip), "keeps_disk": request.keeps_disks},
         "command": [sys.executable, f"{artifacts}/{request.bootstrap.artifacts['agent']}"],
         "env": env,
         "node_home": home,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105
 DATA_PATH = "/latest/meta-data"
+USER_DATA_PATH = "/latest/user-data"
 TTL_HEADER = "x-aws-ec2-metadata-token-ttl-seconds"
 TOKEN_HEADER = "x-aws-ec2-metadata-token"  # noqa: S105
 MAX_TTL_S = 21600
@@ -21,10 +22,14 @@ PHRASES = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
 
 
 class Metadata:
-    """The service's state. `now` is monotonic time in seconds, for the expiry of tokens only."""
+    """The service's state. `values`: the categories of metadata, and `user-data` if there is some.
+
+    `now` is monotonic time in seconds, for the expiry of tokens only.
+    """
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
+        self._user_data = self._values.pop("user-data", None)
         self._tokens: dict[str, float] = {}
 
     def mark_for_interruption(self, *, at: float, deadline: float) -> None:
@@ -55,6 +60,8 @@ class Metadata:
         return 200, token
 
     def _find(self, path: str) -> tuple[int, str]:
+        if path == USER_DATA_PATH and self._user_data is not None:
+            return 200, self._user_data
         if path != DATA_PATH and not path.startswith(DATA_PATH + "/"):
             return 404, ""
         name = path[len(DATA_PATH) :].strip("/")

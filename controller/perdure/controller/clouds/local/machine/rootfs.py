@@ -37,18 +37,19 @@ DISKS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmp
 
 
 def enter(kind: str, plan: dict[str, Any], disk: str) -> None:
-    """Change this process's root to the machine's. `disk`: an empty folder that receives all the machine writes.
+    """Change this process's root to the machine's. `disk`: the folder that receives all the machine writes. It is
+    empty, or that of the same machine when it ran before.
 
-    `plan`: "hidden" (the controller's home), "artifacts", "buckets" (folders of this computer), "visible" (folders that
-    the machine must see), "persistent" (writable folders that outlive the machine; of a controller's machine), "ip",
-    "hostname". Raises OSError.
+    `plan`: "keeps_disk" (whether the disk may be used again), "hidden" (the controller's home), "artifacts", "buckets"
+    (folders of this computer), "visible" (folders that the machine must see), "persistent" (writable folders that
+    outlive the machine; of a controller's machine), "ip", "hostname". Raises OSError.
     """
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=MS_REC | MS_PRIVATE)  # or the mounts below would be visible outside
     root = os.path.join(disk, "root")
-    os.mkdir(root)
+    os.makedirs(root, exist_ok=True)
     if kind == OVERLAY:
-        _overlay_root(root, disk, hidden=plan["hidden"])
+        _overlay_root(root, disk, hidden=plan["hidden"], keeps_disk=plan.get("keeps_disk", False))
     else:
         _bind_root(root)
     _kernel_file_systems(root)
@@ -68,31 +69,32 @@ def enter(kind: str, plan: dict[str, Any], disk: str) -> None:
     os.chdir("/")
 
 
-def _overlay_root(root: str, disk: str, *, hidden: str) -> None:
-    _overlay("/", root, os.path.join(disk, "layers", "0"))
+def _overlay_root(root: str, disk: str, *, hidden: str, keeps_disk: bool) -> None:
+    _overlay("/", root, os.path.join(disk, "layers", "0"), keeps_disk=keeps_disk)
     for number, (path, kind) in enumerate(_other_mounts(hidden), 1):
         if os.path.isfile(path):  # a container's /etc/resolv.conf and the like
             _bind(path, root + path, read_only=True)
         elif kind in DISKS:
             try:
-                _overlay(path, root + path, os.path.join(disk, "layers", str(number)))
+                layer = os.path.join(disk, "layers", path.strip("/").replace("/", "%") or str(number))
+                _overlay(path, root + path, layer, keeps_disk=keeps_disk)
             except OSError:  # not every file system can be the lower one of an overlay
                 _bind(path, root + path, read_only=True)
 
 
-def _overlay(lower: str, target: str, layer: str) -> None:
-    os.makedirs(os.path.join(layer, "upper"))
-    os.makedirs(os.path.join(layer, "work"))
+def _overlay(lower: str, target: str, layer: str, *, keeps_disk: bool) -> None:
+    os.makedirs(os.path.join(layer, "upper"), exist_ok=True)
+    os.makedirs(os.path.join(layer, "work"), exist_ok=True)
     # The overlay's root has the mode of the upper folder.
     os.chmod(os.path.join(layer, "upper"), os.stat(lower).st_mode & 0o7777)
-    # Relative paths and a descriptor avoid commas and colons, which would end a path. `volatile`: the machine's disk is
-    # deleted with it, so syncing would only slow down its end.
+    # Relative paths and a descriptor avoid commas and colons, which would end a path. `volatile`: a disk that is
+    # deleted with its machine needs no syncing, which would slow down its end. The kernel mounts such a layer once.
     os.chdir(layer)
     folder = os.open(lower, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         options = f"lowerdir=/proc/self/fd/{folder},upperdir=upper,workdir=work"
         try:
-            syscalls.mount("overlay", target, "overlay", options=f"volatile,{options}")
+            syscalls.mount("overlay", target, "overlay", options=options if keeps_disk else f"volatile,{options}")
         except OSError:
             syscalls.mount("overlay", target, "overlay", options=options)
     finally:
@@ -122,9 +124,10 @@ def _bind_root(root: str) -> None:
         os.makedirs(root + folder, exist_ok=True)
         for entry in os.scandir(folder):
             if entry.is_symlink():
-                os.symlink(os.readlink(entry.path), root + entry.path)
+                if not os.path.lexists(root + entry.path):
+                    os.symlink(os.readlink(entry.path), root + entry.path)
             elif entry.is_dir() and entry.path not in (*GRAFTED, *KERNEL, *OWN):
-                os.mkdir(root + entry.path)
+                os.makedirs(root + entry.path, exist_ok=True)
                 _bind(entry.path, root + entry.path, read_only=True)
 
 
@@ -144,9 +147,14 @@ def _hide(root: str, path: str) -> None:
 
 
 def _own_folders(root: str, own: str) -> None:
+    if os.path.isdir(own + "/run"):  # what it held has ended with the processes of the time before
+        import shutil  # slow to import
+
+        shutil.rmtree(own + "/run")
     for path, mode in OWN.items():
-        os.makedirs(own + path)
-        os.chmod(own + path, mode)
+        if not os.path.isdir(own + path):
+            os.makedirs(own + path)
+            os.chmod(own + path, mode)
         _share(root, own + path, path)
     os.makedirs(root + "/run/lock", exist_ok=True)
 

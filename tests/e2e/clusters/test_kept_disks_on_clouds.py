@@ -1,0 +1,37 @@
+"""Clusters on each cloud that can stop machines, with agents that really run: their disks over stop and start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perdure.sdk import Resources
+from support.helpers.clusters import Clusters
+from support.worlds.jobs_on_clouds import running_jobs_on_clouds
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
+def test_disks__are_those_of_the_same_machines_after_stop_and_start(tmp_path: Path, cloud: str) -> None:
+    with running_jobs_on_clouds(tmp_path, cloud) as world:
+        sky, fake = Clusters(world.controller), world.fakes[cloud]
+        sky.launch("kept", num_nodes=2, resources=Resources(cpus="2+", infra=cloud))
+        sky.output("kept", "echo $SKYPILOT_NODE_RANK > ~/rank", num_nodes=2)
+        machines = {one.id for one in world.living()}
+        assert len(machines) == 2
+        world.controller.perdure("stop", "kept", "--yes")
+        assert {one.id for one in fake.living() if one.stopped_at is not None} == machines
+        (shown,) = json.loads(world.controller.perdure("status", "kept", "-o", "json").stdout)
+        assert (shown["status"], shown["kept_disks"]) == ("STOPPED", 2)
+        assert 0 < shown["disk_price_per_hour"] < 0.1
+        world.controller.perdure("start", "kept", "--yes")
+        assert {one.id for one in fake.living() if one.stopped_at is None} == machines
+        read = sky.output("kept", "cat ~/rank", num_nodes=2)
+        assert sorted(line.split()[-1] for line in read.splitlines()) == ["0", "1"]
+        world.controller.perdure("stop", "kept", "--yes")
+        world.controller.perdure("down", "kept", "--yes")
+        assert fake.living() == []
+        assert len(fake.purchases()) == 2, "no other machine was launched"

@@ -1,0 +1,281 @@
+"""The machines of a cluster over stop, start and down: what is kept, what is started, and what is deleted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from perdure.controller.clouds.base.protocol import InstanceState
+from perdure.controller.execute.unneeded_disks import UnneededDisks
+from perdure.controller.maintenance.orphan_sweep import OrphanSweep
+from perdure.controller.store.clusters import cluster_disks
+from perdure.controller.store.clusters.tables import ClusterRow
+from perdure.controller.store.records import clusters
+from perdure.controller.store.records.clusters import Cluster, host_key
+from perdure.recovery import events
+from perdure.recovery.job import Recovery
+from perdure.recovery.market.requirements import Amount, MachineRequirement
+from perdure.recovery.statuses import NodePhase
+from unit.controller.world import World
+
+ON_DEMAND = MachineRequirement(cpus=Amount(4), use_spot=False)
+HOUR_S = 3600.0
+
+
+class KeptCluster:
+    """A cluster of on-demand machines on the fake cloud. `jobs`: those that have held its machines."""
+
+    def __init__(self, world: World, *, nodes: int = 1) -> None:
+        self.world, self.nodes, self.jobs = world, nodes, list[int]()
+        world.stoppable = frozenset({"fake"})
+        world.current = world.controller(world.owner)
+        self.sweep = OrphanSweep({"fake": world.cloud}, "test", world.database, world.inbox.owned_views, list.__len__)
+        row = ClusterRow(
+            name="dev", active_name="dev", wanted="UP", created_at=0, launched_at=0, active_at=0, config={}
+        )
+        with world.database.begin() as conn:
+            self.id = clusters.insert_cluster(conn, {**row.model_dump(exclude={"id"}), "starts": 1})
+
+    def start(self, *, recovers: bool = False, is_spot: bool = False) -> int:
+        """Launch the machines, or start them again, and wait until they run."""
+        self.want("UP")
+        key = host_key(self.id, len(self.jobs) + 1)
+        self.jobs.append(
+            self.world.submit(
+                nodes=self.nodes,
+                spec={"host": True},
+                need=replace(ON_DEMAND, use_spot=is_spot),
+                job={"cluster_id": self.id, "idempotency_key": key},
+                recovery=Recovery(recovers=recovers),
+            )
+        )
+        self.world.run(self.jobs[-1], self.generation, self.nodes)
+        return self.jobs[-1]
+
+    @property
+    def generation(self) -> int:
+        return self.world.view(self.jobs[-1]).tasks[0].attempts[-1].generation
+
+    def want(self, wanted: str) -> None:
+        with self.world.database.begin() as conn:
+            conn.execute(update(Cluster).values(wanted=wanted))
+
+    def end_host(self) -> None:
+        """Cancel the job that holds the machines, whose agents then end in order."""
+        generation = self.generation
+        self.world.deliver(self.jobs[-1], events.CancelRequested(60.0))
+        for rank in range(self.nodes):
+            self.world.report(self.jobs[-1], NodePhase.ENDED, generation=generation, rank=rank, interrupted=True)
+        self.world.pass_time(10)
+
+    def stop(self) -> None:
+        self.want("STOPPED")
+        self.end_host()
+
+    def down(self) -> None:
+        self.want("DOWN")
+        for _ in range(2):
+            UnneededDisks(self.world.database, {"fake": self.world.cloud}).tick()
+            self.world.pass_time(5)
+
+    def machines(self) -> dict[str, InstanceState]:
+        """Those that are not gone."""
+        return {one.id: one.state for one in self.world.cloud.list_owned("test")}
+
+    def rows(self) -> list[Any]:
+        with self.world.database.connect() as conn:
+            return list(conn.execute(select(cluster_disks.Disk)))
+
+    def cost(self) -> float:
+        return sum(cluster_disks.cost_of(row, self.world.clock.now()) for row in self.rows())
+
+
+@pytest.fixture
+def cluster(world: World) -> KeptCluster:
+    return KeptCluster(world)
+
+
+def test_stop__keeps_the_machines_and_the_sweep_leaves_them(cluster: KeptCluster) -> None:
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.stop()
+    assert cluster.machines() == {id: InstanceState.STOPPED}
+    assert cluster.world.job(cluster.jobs[0])["status"] == "CANCELLED"
+    for _ in range(3):
+        assert cluster.sweep.run() == 0
+    assert cluster.machines() == {id: InstanceState.STOPPED}
+
+
+def test_stopped_cluster__costs_its_disks_alone(cluster: KeptCluster) -> None:
+    job = cluster.start()
+    cluster.world.pass_time(HOUR_S, step_s=60)
+    cluster.stop()
+    machines_cost, price = cluster.world.job(job)["cost_usd"], cluster.rows()[0].price_per_hour
+    before = cluster.cost()
+    cluster.world.pass_time(2 * HOUR_S, step_s=600)
+    assert cluster.world.job(job)["cost_usd"] == pytest.approx(machines_cost)
+    assert cluster.cost() - before == pytest.approx(2 * price)
+    cluster.start()
+    kept = cluster.cost()
+    cluster.world.pass_time(HOUR_S, step_s=600)
+    assert cluster.cost() == pytest.approx(kept), "while they run, their disks are in the price of the machines"
+
+
+def test_start__runs_the_same_machines(world: World) -> None:
+    cluster = KeptCluster(world, nodes=2)
+    cluster.start()
+    before = list(cluster.machines())
+    for _ in range(2):
+        cluster.stop()
+        job = cluster.start()
+        assert cluster.machines() == dict.fromkeys(before, InstanceState.RUNNING)
+        assert {one.owner.job_id for one in cluster.world.cloud.list_owned("test")} == {job}
+        assert cluster.sweep.run() == 0
+        attempt = world.view(job).tasks[0].attempts[-1]
+        assert [node.instance_id for node in attempt.nodes] == sorted(before)
+
+
+def test_start__that_is_repeated_after_a_broken_connection_starts_them_once(world: World) -> None:
+    cluster = KeptCluster(world, nodes=2)
+    cluster.start()
+    before = list(cluster.machines())
+    cluster.stop()
+    world.cloud.faults.broken_starts = [1, 2]
+    cluster.want("UP")
+    cluster.start()
+    world.pass_time(30)
+    assert cluster.machines() == dict.fromkeys(before, InstanceState.RUNNING)
+
+
+def test_start__waits_for_capacity_and_keeps_the_disk(cluster: KeptCluster) -> None:
+    cluster.start()
+    (id,) = cluster.machines()
+    zone = cluster.world.view(cluster.jobs[0]).tasks[0].attempts[0].offer.zone
+    cluster.stop()
+    cluster.world.cloud.faults.capacity = dict.fromkeys(("fake-1a", "fake-1b", "fake-2a"), 0)
+    cluster.want("UP")
+    cluster.world.submit(
+        spec={"host": True}, need=replace(ON_DEMAND, zone=zone), recovery=Recovery(recovers=False),
+        job={"cluster_id": cluster.id, "idempotency_key": host_key(cluster.id, 2)},
+    )  # fmt: skip
+    cluster.world.pass_time(120)
+    assert cluster.machines() == {id: InstanceState.STOPPED}
+    cluster.world.cloud.faults.capacity = {}
+    cluster.world.pass_time(300)
+    assert cluster.machines() == {id: InstanceState.RUNNING}
+
+
+def test_start__launches_others_if_a_machine_is_lost(world: World) -> None:
+    cluster = KeptCluster(world, nodes=2)
+    cluster.start()
+    first, second = sorted(cluster.machines())
+    cluster.stop()
+    world.cloud.crash(second)
+    cluster.start()
+    assert cluster.rows() == []
+    for _ in range(2):
+        cluster.sweep.run()
+    assert len(cluster.machines()) == 2
+    assert not {first, second} & set(cluster.machines()), "the disk that is left belongs to nobody"
+
+
+def test_down__of_a_stopped_cluster_deletes_the_machines(cluster: KeptCluster) -> None:
+    cluster.start()
+    cluster.stop()
+    cluster.down()
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+
+
+def test_down__of_a_cluster_that_was_started_again_ends_it(cluster: KeptCluster) -> None:
+    cluster.start()
+    cluster.stop()
+    cluster.start()
+    cluster.want("DOWN")
+    cluster.end_host()
+    assert cluster.machines() == {}
+    cluster.down()
+    assert cluster.rows() == []
+
+
+def test_sweep__ends_what_a_cluster_that_is_down_has_kept(cluster: KeptCluster) -> None:
+    cluster.start()
+    cluster.stop()
+    cluster.want("DOWN")
+    cluster.sweep.run()
+    assert cluster.machines() == {}
+
+
+@pytest.mark.parametrize("more", [{"is_spot": True}, {"recovers": True}])
+def test_stop__ends_machines_whose_home_is_saved(cluster: KeptCluster, more: dict[str, bool]) -> None:
+    cluster.start(**more)
+    cluster.stop()
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+
+
+def test_cancelled_launch__leaves_no_disk(cluster: KeptCluster) -> None:
+    """Nothing of the user's is on a machine that has never run."""
+    cluster.want("UP")
+    job = cluster.world.submit(spec={"host": True}, need=ON_DEMAND, job={"cluster_id": cluster.id})
+    cluster.want("STOPPED")
+    cluster.world.deliver(job, events.CancelRequested(0.0))
+    cluster.world.pass_time(60)
+    assert cluster.machines() == {}
+
+
+def test_stop__while_the_machines_start_again_keeps_them(cluster: KeptCluster) -> None:
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.stop()
+    cluster.want("UP")
+    job = cluster.world.submit(
+        spec={"host": True}, need=ON_DEMAND, recovery=Recovery(recovers=False),
+        job={"cluster_id": cluster.id, "idempotency_key": host_key(cluster.id, 2)},
+    )  # fmt: skip
+    cluster.want("STOPPED")
+    cluster.world.deliver(job, events.CancelRequested(0.0))
+    cluster.world.pass_time(60)
+    assert cluster.machines() == {id: InstanceState.STOPPED}
+    assert cluster.rows()[0].stopped_at is not None
+
+
+def test_power_off__of_a_machine_without_a_controller_keeps_its_disk(cluster: KeptCluster) -> None:
+    job = cluster.start()
+    (id,) = cluster.machines()
+    cluster.world.cloud.power_off(id)
+    cluster.world.deliver(job, events.NodeDisconnected(0, cluster.generation, 0))
+    cluster.world.pass_time(60)
+    assert cluster.machines() == {id: InstanceState.STOPPED}
+    assert cluster.sweep.run() == 0
+
+
+def test_controller_that_dies_meanwhile__keeps_the_machines(cluster: KeptCluster) -> None:
+    job = cluster.start()
+    (id,) = cluster.machines()
+    cluster.want("STOPPED")
+    cluster.world.cloud.faults.ending_s = 30.0
+    cluster.world.deliver(job, events.CancelRequested(60.0))
+    cluster.world.report(job, NodePhase.ENDED, interrupted=True)
+    cluster.world.restart()
+    cluster.world.pass_time(60)
+    assert cluster.machines() == {id: InstanceState.STOPPED}
+    assert [row.instance_id for row in cluster.rows()] == [id]
+
+
+def test_start__whose_result_stays_unknown_keeps_the_disks(cluster: KeptCluster) -> None:
+    """The machines run for an attempt that is given up, and are stopped again rather than ended."""
+    cluster.start()
+    (id,) = cluster.machines()
+    zone = cluster.world.view(cluster.jobs[0]).tasks[0].attempts[0].offer.zone
+    cluster.stop()
+    cluster.world.cloud.faults.broken_starts = [1] * 8
+    cluster.want("UP")
+    job = cluster.world.submit(
+        spec={"host": True}, need=replace(ON_DEMAND, zone=zone), recovery=Recovery(recovers=False),
+        job={"cluster_id": cluster.id, "idempotency_key": host_key(cluster.id, 2)},
+    )  # fmt: skip
+    cluster.world.pass_time(400)
+    assert "attempt.refused" in cluster.world.kinds(job)
+    assert list(cluster.machines()) == [id]
