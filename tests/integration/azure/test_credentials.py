@@ -17,9 +17,11 @@ from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.controller.clouds.pricing.cache import InMemoryOfferCache
 from perdure.controller.runtime.clock import ManualClock
 from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason
 from support.fakes.azure import FakeAzure
 from support.fakes.azure.server import SUBSCRIPTION
+from support.helpers.launch_requests import stop_and_start
 
 pytestmark = pytest.mark.long
 
@@ -90,6 +92,7 @@ def test_role__allows_exactly_the_calls_that_are_made(
     cloud.list_owned("ctl")
     cloud.interrupt("eastus", machine.id, notice_s=None)
     cloud.terminate("eastus", [machine.id])
+    stop_and_start(cloud, request_of("t2", market=Market.ON_DEMAND))
     cloud.check()
     named = json.loads(ROLE.read_text())["Actions"]
     # Checked in tests/unit/controller/buckets/test_azure.py, and in test_notice_queue.py for data actions.
@@ -104,7 +107,10 @@ def test_role__allows_exactly_the_calls_that_are_made(
     )
     assert set(re.findall(r"\bmachines\.(\w+)\(", code)) == {
         "begin_create_or_update",
+        "begin_deallocate",
         "begin_delete",
+        "begin_start",
+        "begin_update",
         "get",
         "list",
         "simulate_eviction",

@@ -26,6 +26,7 @@ from perdure.recovery.reasons import Reason
 from support.fakes.gce import FakeGce, billing
 from support.fakes.gce.discovery import MAY
 from support.fakes.gce.machine_catalog import NEW_ZONE, NOT_OFFERED, SMALL_ZONE, ZONES
+from support.helpers.launch_requests import stop_and_start
 from support.helpers.timing import scaled, wait_until
 
 pytestmark = pytest.mark.long
@@ -42,6 +43,10 @@ NEEDS = {
     "instances.list": {"compute.instances.list"},
     "instances.aggregatedList": {"compute.instances.list"},
     "instances.delete": {"compute.instances.delete", "compute.disks.delete"},
+    "instances.stop": {"compute.instances.stop"},
+    "instances.start": {"compute.instances.start"},
+    "instances.setMetadata": {"compute.instances.setMetadata"},
+    "instances.setLabels": {"compute.instances.setLabels"},
     "instances.simulateMaintenanceEvent": {"compute.instances.simulateMaintenanceEvent"},
     "zoneOperations.list": {"compute.zoneOperations.list"},
     "zoneOperations.wait": {"compute.zoneOperations.get"},
@@ -253,6 +258,7 @@ def test_role__allows_exactly_the_calls_that_are_made(
     cloud.interrupt("us-central1", machine.id, notice_s=None)
     cloud.describe("us-central1", [machine.id])
     cloud.terminate("us-central1", [machine.id])
+    stop_and_start(cloud, request_of("t2", market=Market.ON_DEMAND))
     gce.pubsub.send(url.partition("/v1/")[2], b"{}")
     (queue,) = cloud.notice_queues()
     queue.delete(queue.receive())

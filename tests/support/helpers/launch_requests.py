@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from perdure.controller.clouds.base.protocol import Bootstrap, LaunchRequest, Owner
+from perdure.controller.clouds.base.protocol import Bootstrap, InstanceState, LaunchRequest, Owner
 from perdure.recovery.market.view import Market, Offer
 
 
@@ -22,3 +23,13 @@ def launch_request(
         "name": "job",
     }
     return LaunchRequest(**{**fields, **more})
+
+
+def stop_and_start(cloud: Any, request: LaunchRequest) -> None:
+    """Launch the machine of an on-demand request, stop it, start it for another attempt, and terminate it."""
+    assert request.offer.market is Market.ON_DEMAND
+    region, (machine,) = request.offer.region, cloud.launch(replace(request, keeps_disks=True))
+    cloud.stop(region, [machine.id])
+    assert cloud.describe(region, [machine.id])[0].state is InstanceState.STOPPED
+    cloud.start(replace(request, owner=replace(request.owner, token=f"{request.owner.token}-again")), [machine.id])
+    cloud.terminate(region, [machine.id])
