@@ -5,7 +5,9 @@
 The decisions are the daemon's. Beside it run SpotHedge's published placement, with the same formulas and without
 notices (SkyServe uses none), a service in one zone, and on-demand machines. SpotHedge's published figure is a cost of
 57 % of on-demand (EuroSys '25, arXiv 2411.01438). Its availability was published for other recordings, so it is
-simulated on these. Exits with 1 if the daemon has less availability than SpotHedge here, or costs more.
+simulated on these, without notices and with the daemon's. With notices, a machine and its replacement are paid for at
+the same time, so costs are compared with those. Exits with 1 if the daemon has less availability than SpotHedge here,
+with or without notices, or costs more.
 """
 
 from __future__ import annotations
@@ -62,12 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = {name: _run(scenario, starts) for name, scenario in rivals.items()}
     for name, (available, answered, cost, preemptions) in results.items():
         print(f"{name:38}{available:10.3%}{answered:10.3%}{cost:8.3f}{preemptions:11.1f}")
-    (ours, _, our_cost, _), (theirs, _, their_cost, _) = list(results.values())[:2]
+    (ours, _, our_cost, _), (theirs, *_), (with_notices, _, their_cost, _) = list(results.values())[:3]
     print(f"\n{'figure':38}{'perdure':>10}{'peer':>10}{'ratio':>8}")
     _print("cost / on demand (published SpotHedge)", our_cost, PUBLISHED_COST)
-    _print("cost / on demand (simulated SpotHedge)", our_cost, their_cost)
-    _print("time without all (simulated SpotHedge)", 1 - ours, 1 - theirs)
-    return int(ours < theirs or our_cost > min(their_cost, PUBLISHED_COST))
+    _print("cost / on demand (SpotHedge, notices)", our_cost, their_cost)
+    _print("time without all (SpotHedge, notices)", 1 - ours, 1 - with_notices)
+    _print("time without all (SpotHedge)", 1 - ours, 1 - theirs)
+    return int(ours < max(theirs, with_notices) or our_cost > min(their_cost, PUBLISHED_COST))
 
 
 def _run(scenario: ServiceScenario, starts: Sequence[float]) -> tuple[float, float, float, float]:

@@ -26,6 +26,13 @@ def test_scale__runs_each_job_that_it_submits() -> None:
     assert asyncio.run(_run_jobs(40)) == 40
 
 
+def test_services__have_the_availability_of_spothedge_at_no_more_cost() -> None:
+    """Simulated on recorded markets."""
+    words = [sys.executable, "-m", "benchmarks.services"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=scaled(90), check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_clusters__are_measured_as_if_they_were_up() -> None:
     words = [sys.executable, "-m", "benchmarks.scale.clusters", "--clusters", "30"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=scaled(90), check=False)

@@ -51,7 +51,7 @@ class Recovery:
     max_duration_s: float | None = None  # how long after the first start of `run` it ends
     max_run_s: float | None = None  # the same, but only the time that `run` takes counts: a job of a cluster waits
     max_cost: float | None = None  # USD that its machines may cost
-    taken_zones: tuple[str, ...] = ()  # SPREAD tries them last: others of a service are there
+    taken_zones: tuple[str, ...] = ()  # of others of its service, once for each: SPREAD tries them last
     avoided: tuple[UnavailableOffer, ...] = ()  # where the service's other replicas lost machines before it started
 
     @cached

@@ -28,7 +28,7 @@ _MAX_LINES = 20
 _GIVE_UP = FaultKind.GIVE_UP
 
 # Among offers of one rank, those with the smaller value are tried first.
-Reluctance = Callable[[Offer], tuple[bool, ...]]
+Reluctance = Callable[[Offer], tuple[float, ...]]
 
 # What an offer costs per hour of work, never below its price. Among offers of one rank, the least is tried first.
 Cost = Callable[[Offer], float]
@@ -95,7 +95,7 @@ def _least_reluctant(
     fit: Iterable[tuple[int, Offer]], index: UnavailabilityIndex, reluctance: Reluctance
 ) -> Offer | None:
     """The available offer of least rank and reluctance in `fit`, which is sorted by rank and price."""
-    best, best_rank, least = None, 0, tuple[bool, ...]()
+    best, best_rank, least = None, 0, tuple[float, ...]()
     for rank, offer in fit:
         if best is not None and rank > best_rank:
             break

@@ -218,8 +218,8 @@ def _offer(zone: ZoneTrace, price: float) -> Offer:
 
 def _place_by_spread(world: _World) -> int | None:
     market = MarketView(world.offers, world.unavailable, history=world.history)
-    taken = {world.offers[one.zone].zone for one in world.machines if one.zone is not None and one.is_spot}
-    task = replace(_TASK, recovery=Recovery(taken_zones=tuple(sorted(taken))))
+    taken = sorted(world.offers[one.zone].zone for one in world.machines if one.zone is not None and one.is_spot)
+    task = replace(_TASK, recovery=Recovery(recovers=False, taken_zones=tuple(taken)))
     choice = spread(task, market, world.now)
     return world.offers.index(choice.offer) if isinstance(choice, Place) else None
 

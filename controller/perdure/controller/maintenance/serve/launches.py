@@ -36,7 +36,7 @@ class ReplicaLaunches:
 
         Raises what the database raises, and ServiceLost.
         """
-        zones = {one.view.zone for one in service.replicas if one.view.is_spot and one.view.zone}
+        zones = [one.view.zone for one in service.replicas if one.view.is_spot and one.view.zone]
         for one in self._due(service, now):
             row, version = one.stored.row, service.versions[one.stored.row.version]
             try:

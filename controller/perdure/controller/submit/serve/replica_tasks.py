@@ -26,7 +26,7 @@ class OfService:
     probe: Mapping[str, Any]  # as in the node spec
     secrets: Mapping[str, str]  # of the task: they are not stored in the probe
     spreads: bool = False
-    taken_zones: tuple[str, ...] = ()  # where the service's other replicas are
+    taken_zones: tuple[str, ...] = ()  # where the service's other replicas are, once for each
     avoided: tuple[UnavailableOffer, ...] = ()  # where they gave a notice, or lost a machine, lately
 
     def adapt(self, compiled: CompiledJob) -> CompiledJob:
