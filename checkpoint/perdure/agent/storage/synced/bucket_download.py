@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from perdure.agent.storage.rclone import Remote
@@ -10,6 +11,8 @@ from perdure.agent.storage.snapshot import Stamp
 from perdure.agent.storage.synced.folder_marker import MARK_FILE
 from perdure.agent.storage.synced.folder_tree import read_tree
 from perdure.agent.storage.synced.rclone_calls import CallFailed, RcloneCalls, can_be_named
+
+_CLOCK_MARGIN_NS = 10**9  # a file's time is that of the kernel's last tick
 
 
 def download(rclone: RcloneCalls, remote: Remote, folder: str, *, shown: str) -> dict[str, int]:
@@ -43,9 +46,10 @@ def download_changes(
 ) -> dict[str, Stamp]:
     """Copy the objects that are new in the bucket, or newer there, and return their files as they are now.
 
-    `uploaded`: the files that the bucket is known to have. One that was changed or removed here since stays so. Raises
-    MountError.
+    `uploaded`: the files that the bucket is known to have. One that was changed or removed here since stays so. A file
+    that is written here meanwhile is not among the returned ones: a copy is as old as its object. Raises MountError.
     """
+    oldest_write_ns = time.time_ns() - _CLOCK_MARGIN_NS
     try:
         before, sizes = read_tree(folder, without=MARK_FILE).files, rclone.sizes()
         names = [name for name in sizes if can_be_named(name) and uploaded.get(name) == before.get(name)]
@@ -58,5 +62,7 @@ def download_changes(
         raise store_error(f"copying bucket {remote.bucket} to {shown}", f"rclone says: {error}") from None
     except OSError as error:
         raise MountError(f"copying bucket {remote.bucket} to {shown}: {error}") from error
-    changed = (name for name in names if name in now and now[name] != before.get(name))
-    return {name: now[name] for name in changed if now[name].size == sizes[name]}
+    changed = {name: now[name] for name in names if name in now and now[name] != before.get(name)}
+    return {
+        name: stamp for name, stamp in changed.items() if stamp.size == sizes[name] and stamp.mtime_ns < oldest_write_ns
+    }

@@ -55,4 +55,5 @@ def timeline_page(
 
 def _contains(text: str) -> ColumnElement[bool]:
     columns = [TimelineEvent.c[name] for name in _SEARCHED] + [cast(TimelineEvent.c.data, Text)]
-    return or_(*(func.lower(column).contains(text.lower(), autoescape=True) for column in columns))
+    exact = [column.contains(text, autoescape=True) for column in columns]  # SQLite's `lower` knows ASCII only
+    return or_(*exact, *(func.lower(column).contains(text.lower(), autoescape=True) for column in columns))

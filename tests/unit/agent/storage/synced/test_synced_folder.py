@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,26 @@ def test_refresh__copies_what_is_new_or_newer_and_spares_what_was_changed_here(b
     folder.flush(None)
     assert (bucket / "run-1/changed here").read_text() == "mine"
     wait_until(lambda: not (bucket / "run-1/removed here").exists(), "the removal", 20)
+
+
+def test_refresh__leaves_what_is_written_here_meanwhile_to_be_uploaded(bucket: Path, make: Make) -> None:
+    (bucket / "run-1").mkdir()
+    (bucket / "run-1/log").write_text("old")
+    os.utime(bucket / "run-1/log", (1e9, 1e9))
+    folder = make()
+    folder.mount()
+    (bucket / "run-1/log").write_text("new")
+    os.utime(bucket / "run-1/log", (2e9, 2e9))
+    download = folder._rclone.download_newer
+
+    def download_beside_a_writer(at: str, names: Sequence[str]) -> None:
+        download(at, names)
+        write(folder, "log", "own")
+
+    folder._rclone.download_newer = download_beside_a_writer  # type: ignore[method-assign]
+    folder.refresh()
+    folder.flush(None)
+    assert (bucket / "run-1/log").read_text() == "own"
 
 
 def test_file_of_an_earlier_attempt__can_be_removed(bucket: Path, make: Make) -> None:

@@ -82,6 +82,13 @@ def test_timeline__is_filtered(dashboard: Dashboard, job_id: int, query: str, ma
     assert page["num_matching"] == len(page["entries"]) == matching
 
 
+def test_timeline__finds_a_capital_letter_outside_of_ascii(dashboard: Dashboard, job_id: int) -> None:
+    with dashboard.daemon.database.begin() as conn:
+        conn.execute(update(TimelineEvent).where(TimelineEvent.c.generation == 1).values(message="zone É is full"))
+    page = dashboard.caller.get(f"/api/v1/jobs/{job_id}/timeline", params={"text": "zone É"}).json()
+    assert page["num_matching"] == 3
+
+
 def test_history__of_a_job_that_does_not_exist_is_404(dashboard: Dashboard) -> None:
     for part in ("recent", "timeline"):
         assert dashboard.caller.get(f"/api/v1/jobs/999/{part}").status_code == 404
