@@ -19,7 +19,7 @@ from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.bootstrap.artifacts import PUBLISH_INTERVAL_S, build_artifacts, publish_artifacts
 from perdure.controller.clouds.pricing.sql_cache import SqlOfferCache
 from perdure.controller.clouds.reachability import remote_clouds, report_unreachable
-from perdure.controller.clouds.registry import buckets_on_node, build_clouds, stoppable, time_speed
+from perdure.controller.clouds.registry import buckets_on_node, build_clouds, opens_ports, stoppable, time_speed
 from perdure.controller.clouds.slot_cloud import SlotCloud
 from perdure.controller.execute.pipeline import build_pipeline
 from perdure.controller.execute.worker_pool import USAGE_INTERVAL_S
@@ -201,7 +201,9 @@ class Daemon:
             clock=clock,
             market=market,
             timeouts=scale_timeouts(settings.timeouts, time_scale),
-            intent_builder=IntentBuilder(member.controller_id, keyring.incarnations, stoppable(clouds)),
+            intent_builder=IntentBuilder(
+                member.controller_id, keyring.incarnations, opens_ports(clouds), stoppable(clouds)
+            ),
             forward=peer_outbox.forward if peer_outbox else complete,
             on_directive=sessions.push_directive,
             on_job_changed=partial(publish_job, job_updates, queue, sessions.readiness),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ pytestmark = pytest.mark.slow
 def test_disks__are_those_of_the_same_machines_after_stop_and_start(tmp_path: Path, cloud: str) -> None:
     with running_jobs_on_clouds(tmp_path, cloud) as world:
         sky, fake = Clusters(world.controller), world.fakes[cloud]
-        sky.launch("kept", num_nodes=2, resources=Resources(cpus="2+", infra=cloud))
+        ports = [8080] if cloud == "aws" else None
+        sky.launch("kept", num_nodes=2, resources=Resources(cpus="2+", infra=cloud, ports=ports))
         sky.output("kept", "echo $SKYPILOT_NODE_RANK > ~/rank", num_nodes=2)
         machines = {one.id for one in world.living()}
         assert len(machines) == 2
@@ -29,6 +31,9 @@ def test_disks__are_those_of_the_same_machines_after_stop_and_start(tmp_path: Pa
         assert 0 < shown["disk_price_per_hour"] < 0.1
         world.controller.perdure("start", "kept", "--yes")
         assert {one.id for one in fake.living() if one.stopped_at is None} == machines
+        if ports:
+            endpoints = world.controller.perdure("status", "kept", "--endpoints").stdout
+            assert re.fullmatch(r"8080: [0-9.]+:8080\n", endpoints)
         read = sky.output("kept", "cat ~/rank", num_nodes=2)
         assert sorted(line.split()[-1] for line in read.splitlines()) == ["0", "1"]
         world.controller.perdure("stop", "kept", "--yes")

@@ -85,6 +85,7 @@ def test_host__has_a_role_an_open_port_and_its_disk(
     assert cloud.attach_disk(now, disk) is None, "another machine holds the disk still"
     client(ec2).detach_volume(VolumeId=disk.id, InstanceId=instance.id)
     assert cloud.attach_disk(now, disk) == address, "nodes call the same address"
+    cloud.terminate("us-east-1", [instance.id, other.id])
     cloud.release("ctl", "us-east-1")
     assert client(ec2).describe_addresses()["Addresses"] == []
     assert client(ec2).describe_volumes()["Volumes"], "the disk stays"
@@ -102,12 +103,13 @@ def test_setup_permissions__are_exactly_those_listed(
     (subnet,) = client(ec2).describe_subnets(Filters=zone)["Subnets"]
     ec2.calls.clear()
     instance, disk = launch_host(callers="192.0.2.0/24")
-    launch_host("t2", callers="198.51.100.0/24", on=new_cloud(subnets={"us-east-1a": subnet["SubnetId"]}))
+    other, _ = launch_host("t2", callers="198.51.100.0/24", on=new_cloud(subnets={"us-east-1a": subnet["SubnetId"]}))
     (now,) = cloud.describe("us-east-1", [instance.id])
     assert cloud.attach_disk(now, disk)
-    cloud.release("ctl", "us-east-1")
     client(ec2).detach_volume(VolumeId=disk.id, InstanceId=instance.id)
     cloud.remove_disk("hosting-1", "us-east-1")
+    cloud.terminate("us-east-1", [instance.id, other.id])
+    cloud.release("ctl", "us-east-1")
     del ec2.calls["ec2:DetachVolume"]
     listed = actions("aws-up.json")
     assert listed - IMPLIED <= set(ec2.calls) <= listed | actions("aws-controller.json")

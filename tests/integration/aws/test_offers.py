@@ -24,7 +24,7 @@ from perdure.recovery.reasons import Reason
 from support.fakes.ec2 import FakeEc2
 from support.fakes.ec2.fis import ROLE
 from support.fakes.ec2.pricing import on_demand
-from support.helpers.launch_requests import stop_and_start
+from support.helpers.launch_requests import open_and_close, stop_and_start
 from support.helpers.timing import scaled, wait_until
 
 pytestmark = pytest.mark.long
@@ -141,6 +141,7 @@ def test_policy__allows_exactly_the_calls_that_are_made(
     new_cloud(fis_role=ROLE).interrupt("us-east-1", machine.id, notice_s=120.0)
     cloud.terminate("us-east-1", [machine.id])
     stop_and_start(cloud, request_of("t3", market=Market.ON_DEMAND))
+    open_and_close(cloud, request_of("t4"))
     ec2.sqs("us-east-1").create_queue(QueueName="perdure")
     ec2.sqs("us-east-1").send_message(QueueUrl=QUEUE, MessageBody="{}")
     (queue,) = new_cloud(interruption_queues=(QUEUE,)).notice_queues()
@@ -156,7 +157,7 @@ def test_policy__allows_exactly_the_calls_that_are_made(
     code = "".join(
         path.read_text() for path in package.rglob("*.py") if path.name not in ("controller_host.py", "iam.py")
     )
-    verbs = "describe|run|terminate|get|create|modify|start|stop|delete|receive"
+    verbs = "describe|run|terminate|get|create|authorize|revoke|modify|start|stop|delete|receive"
     named = set(re.findall(rf"(?:ec2|ssm|fis|sqs)(?:\([^)]*\))?\s*\.((?:{verbs})_(?!paginator)\w+)\(", code))
     named |= set(re.findall(r"get_paginator\(\"(\w+)\"\)", code))
     assert {"".join(map(str.title, name.split("_"))) for name in named} == {c.partition(":")[2] for c in called}

@@ -26,13 +26,21 @@ from perdure.recovery.reasons import Reason
 from support.fakes.gce import FakeGce, billing
 from support.fakes.gce.discovery import MAY
 from support.fakes.gce.machine_catalog import NEW_ZONE, NOT_OFFERED, SMALL_ZONE, ZONES
-from support.helpers.launch_requests import stop_and_start
+from support.helpers.launch_requests import open_and_close, stop_and_start
 from support.helpers.timing import scaled, wait_until
 
 pytestmark = pytest.mark.long
 
 ROLE = Path(__file__).parents[3] / "deploy" / "iam" / "gcp-controller.yaml"
 # What each call needs: cloud.google.com/compute/docs/reference/rest/v1, "IAM permissions" of each method.
+# The rules that open ports are those of `controller_host`.
+OF_PORTS = {
+    "firewalls.get": {"compute.firewalls.get"},
+    "firewalls.insert": {"compute.firewalls.create", "compute.networks.updatePolicy"},
+    "firewalls.patch": {"compute.firewalls.update", "compute.networks.updatePolicy"},
+    "firewalls.delete": {"compute.firewalls.delete", "compute.networks.updatePolicy"},
+    "globalOperations.wait": {"compute.globalOperations.get"},
+}
 NEEDS = {
     "instances.bulkInsert": {
         *("compute.instances.create", "compute.instances.setLabels", "compute.instances.setMetadata"),
@@ -43,6 +51,7 @@ NEEDS = {
     "instances.list": {"compute.instances.list"},
     "instances.aggregatedList": {"compute.instances.list"},
     "instances.delete": {"compute.instances.delete", "compute.disks.delete"},
+    **OF_PORTS,
     "instances.stop": {"compute.instances.stop"},
     "instances.start": {"compute.instances.start"},
     "instances.setMetadata": {"compute.instances.setMetadata"},
@@ -259,6 +268,8 @@ def test_role__allows_exactly_the_calls_that_are_made(
     cloud.describe("us-central1", [machine.id])
     cloud.terminate("us-central1", [machine.id])
     stop_and_start(cloud, request_of("t2", market=Market.ON_DEMAND))
+    gce.faults.operation_s = 0.01  # it waits for the operations on rules
+    open_and_close(cloud, request_of("t3"))
     gce.pubsub.send(url.partition("/v1/")[2], b"{}")
     (queue,) = cloud.notice_queues()
     queue.delete(queue.receive())
@@ -279,7 +290,7 @@ def test_role__allows_exactly_the_calls_that_are_made(
     camel |= {"services.skus.list"} if "PATH, query=" in code else set()
     camel |= {f"{what}.aggregatedList" for what in re.findall(r"_list\(connections, region, \"(\w+)\"", code)}
     camel |= {f"projects.subscriptions.{what}" for what in re.findall(r"self\._call\(\"(\w+)\"", code)}
-    called = {name.replace("zoneOperations", "operations") for name in gce.calls}
+    called = {name.replace("zoneOperations", "operations") for name in gce.calls if name not in OF_PORTS}
     assert camel == called - {MAY}
     assert {
         one.name for one in required_permissions(GcpSettings(service_account="any", interruption_queues=(url,)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from perdure.controller.clouds.base.protocol import Bootstrap, InstanceState, LaunchRequest, Owner
+from perdure.controller.clouds.base.protocol import Bootstrap, InstanceState, LaunchRequest, OpenPorts, Owner
 from perdure.recovery.market.view import Market, Offer
 
 
@@ -23,6 +23,18 @@ def launch_request(
         "name": "job",
     }
     return LaunchRequest(**{**fields, **more})
+
+
+def open_and_close(cloud: Any, request: LaunchRequest) -> None:
+    """Launch the machine of a request with a port, and another with other ports; then end both, and close the ports."""
+    region, name, ids = request.offer.region, "perdure-ctl-cluster-1", []
+    for number, ranges in enumerate((((80, 80),), ((90, 99), (22, 22)))):
+        owner = replace(request.owner, token=f"{request.owner.token}-{number}")
+        (machine,) = cloud.launch(replace(request, owner=owner, open_ports=OpenPorts(name, ranges)))
+        ids.append(machine.id)
+    cloud.public_addresses(region, ids)
+    cloud.terminate(region, ids)
+    cloud.close_ports(region, name)
 
 
 def stop_and_start(cloud: Any, request: LaunchRequest) -> None:

@@ -89,6 +89,7 @@ class World:
     forward: Callable[[JobEvent], None] = complete  # of events for jobs of other controllers
     max_machines: dict[str, int] = field(default_factory=dict)
     notify: NotifyConfig | None = None
+    opens_ports: frozenset[str] = frozenset()  # the clouds that open ports of clusters
     stoppable: frozenset[str] = frozenset()  # the clouds that keep the disks of clusters
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class World:
             clock=self.clock,
             market=market,
             timeouts=self.timeouts,
-            intent_builder=IntentBuilder("test", stoppable=self.stoppable),
+            intent_builder=IntentBuilder("test", opens_ports=self.opens_ports, stoppable=self.stoppable),
             forward=self._forward,
             on_directive=lambda key, directive: self.directives.append((key, directive.target)),
         )

@@ -85,7 +85,7 @@ def status(
 
     client = connect()
     if endpoints or endpoint is not None:
-        return _refuse_endpoints(names, endpoint)
+        return _print_endpoints(client, names, endpoint)
     listed = clusters.clusters(names or None, client=client)
     missing = [name for name in names if not is_pattern(name) and name not in {cluster["name"] for cluster in listed}]
     for name in missing:
@@ -106,11 +106,19 @@ def status(
         raise SystemExit(EXIT_FAILED_COMMAND)
 
 
-def _refuse_endpoints(names: Sequence[str], port: int | None) -> None:
-    """Raises `Failure`: nothing on a machine listens to the internet, but each of its ports can be forwarded."""
-    name, port_text = names[0] if len(names) == 1 else "CLUSTER", "PORT" if port is None else str(port)
-    fix = f"to reach it at http://127.0.0.1:{port_text}: perdure port-forward {name} {port_text}"
-    raise Failure(f"the machines of a cluster open no port to the internet\n  {fix}")
+def _print_endpoints(client: Client, names: Sequence[str], port: int | None) -> None:
+    """The address of each open port; with `port`, only its address. Raises `Failure` if none is open."""
+    from perdure.sdk import clusters
+
+    if len(names) != 1:
+        raise Failure("give the name of one cluster, whose endpoints are printed", exit_code=EXIT_WRONG_INPUT)
+    opened = clusters.get(clusters.endpoints(names[0], port, client=client))
+    if not opened:
+        what, port_text = ("no port", "PORT") if port is None else (f"port {port} not", str(port))
+        fix = f"to reach it at http://127.0.0.1:{port_text}: perdure port-forward {names[0]} {port_text}"
+        raise Failure(f"the cluster {names[0]} opens {what} to the internet\n  {fix}")
+    for name, address in opened.items():
+        click.echo(address if port is not None else f"{name}: {address}")
 
 
 def _print_clusters(listed: Sequence[api_types.Cluster], *, verbose: bool, all_users: bool) -> None:

@@ -26,7 +26,7 @@ from perdure.controller.clouds.base.descriptor import (
     HostingSupport,
     NoticeSource,
 )
-from perdure.controller.clouds.base.protocol import Cloud, Fault, HasLocalBuckets, Instance, Stoppable
+from perdure.controller.clouds.base.protocol import Cloud, Fault, HasLocalBuckets, Instance, OpensPorts, Stoppable
 from perdure.controller.clouds.pricing.cache import InMemoryOfferCache, OfferCache
 from perdure.controller.runtime.clock import REAL_TIME, Clock, TimeScale
 from perdure.controller.runtime.config.config_file import ErrorCollector, SettingsError
@@ -152,6 +152,11 @@ def find_cloud(clouds: Mapping[str, Cloud], name: str) -> Cloud:
 def stoppable(clouds: Mapping[str, Cloud]) -> frozenset[str]:
     """The clouds that stop machines and start them again."""
     return frozenset(name for name, cloud in clouds.items() if isinstance(cloud, Stoppable))
+
+
+def opens_ports(clouds: Mapping[str, Cloud]) -> frozenset[str]:
+    """The clouds that open ports of machines to the internet."""
+    return frozenset(name for name, cloud in clouds.items() if isinstance(cloud, OpensPorts))
 
 
 def buckets_on_node(clouds: Iterable[Cloud]) -> str | None:

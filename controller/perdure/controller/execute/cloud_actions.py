@@ -1,6 +1,6 @@
 """What intents do: launches and terminates machines, prepares and removes storage, by calls of clouds and stores.
 
-Three other places call a cloud to change something: `maintenance.orphan_sweep` terminates orphans, `unneeded_disks`
+Three other places call a cloud to change something: `maintenance.orphan_sweep` terminates orphans, `unneeded_resources`
 stopped machines of clusters that are down, and the preempt route (`api.routes.jobs`) simulates interruptions.
 
 Each intent runs on a thread of its cloud's pool. It ends in an `IntentOutcome`, which the reconciler records under the
@@ -25,6 +25,7 @@ from perdure.controller.clouds.base.protocol import (
     Instance,
     InstanceState,
     LaunchRequest,
+    OpenPorts,
     Owner,
     Stoppable,
     StoppedMachineLost,
@@ -39,6 +40,7 @@ from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import codec
+from perdure.controller.store.clusters import cluster_ports
 from perdure.controller.store.clusters.cluster_disks import DiskChange, DisksInUse, DisksLost, KeptDisks
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import events
@@ -216,6 +218,7 @@ class CloudActions:
             labels=data.get("labels") or {},
             settings=data.get("settings") or {},
             mount_modes=tuple(data.get("mount_modes") or ()),
+            open_ports=_open_ports(data.get("open_ports")),
             keeps_disks=data.get("keeps_disks", False),
         )
 
@@ -303,6 +306,10 @@ def _exceeds_machine_limit(request: LaunchRequest, limit: int) -> Fault:
         any_market=True,
         any_instance_type=True,
     )
+
+
+def _open_ports(data: Mapping[str, Any] | None) -> OpenPorts | None:
+    return None if data is None else OpenPorts(data["name"], cluster_ports.ranges(data["ports"]))
 
 
 def _launched(intent: Intent, machines: tuple[events.Machine, ...]) -> events.Launched | None:

@@ -1,5 +1,5 @@
 """Creates the buckets that keep the homes of clusters whose disks end with a stop. Removes those of clusters that are
-down, and the disks that these have kept.
+down, the disks that these have kept, and the rules that opened their ports.
 
 Called every few seconds. The row comes before the bucket, so a crash leaves no bucket that nobody knows. Any controller
 may do it, and twice does no harm. A store that fails costs the cluster nothing but its home: `perdure status` says so.
@@ -18,7 +18,7 @@ from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import Store
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.registry import stoppable
-from perdure.controller.execute.unneeded_disks import UnneededDisks
+from perdure.controller.execute.unneeded_resources import UnneededResources
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.clusters import cluster_homes
@@ -51,7 +51,7 @@ class ClusterHomes:
 
     def tick(self) -> None:
         """Look at every cluster once. Raises what the database raises."""
-        UnneededDisks(self.database, self.clouds).tick()
+        UnneededResources(self.database, self.clouds, self.controller_id).tick()
         now = self.clock.now()
         with self.database.connect() as conn:
             missing, unneeded = cluster_homes.missing(conn, now - _RETRY_S), cluster_homes.unneeded(conn)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, bindparam, select
 from perdure.controller.clouds.machine_options import machine_options
 from perdure.controller.runtime.security.incarnations import NO_INCARNATIONS, Incarnations
 from perdure.controller.store import codec
-from perdure.controller.store.clusters import cluster_disks
+from perdure.controller.store.clusters import cluster_disks, cluster_ports
 from perdure.controller.store.records import intents
 from perdure.controller.store.records.buckets import removable
 from perdure.controller.store.records.clusters import DOWN
@@ -19,7 +19,7 @@ from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.store.tables import JobRow, TaskRow
 from perdure.recovery import actions
 from perdure.recovery.job import JobView
-from perdure.recovery.market.view import Market
+from perdure.recovery.market.view import Market, Offer
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
 Task = TaskRow.__table__  # type: ignore[attr-defined]
@@ -40,6 +40,7 @@ class IntentBuilder:
 
     controller: str  # the id of this installation, which every machine is tagged with
     incarnations: Incarnations = NO_INCARNATIONS
+    opens_ports: Collection[str] = frozenset()  # the clouds that open ports to the internet
     stoppable: Collection[str] = frozenset()  # the clouds that stop and start machines
 
     def record(
@@ -103,7 +104,16 @@ class IntentBuilder:
             **_cloud_settings(row.spec, action.offer.cloud),
             **_mount_modes(row.spec),
             **(_on_kept_disks(conn, row.cluster_id, job, action) if is_host else {}),
+            **(self._open_ports(conn, row, action.offer) if row.spec.get("ports") else {}),
         }
+
+    def _open_ports(self, conn: Connection, row: Row[Any], offer: Offer) -> dict[str, Any]:
+        """The ports that a launch for a cluster opens. Where, is recorded with it."""
+        if offer.cloud not in self.opens_ports:
+            return {}
+        cluster_ports.add(conn, row.cluster_id, offer.cloud, offer.region)
+        name = cluster_ports.rule_name(self.controller, row.cluster_id)
+        return {"open_ports": {"name": name, "ports": row.spec["ports"]}}
 
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
         attempt = job.tasks[action.task].attempt(action.generation)

@@ -16,6 +16,7 @@ from perdure.controller.store.access.tables import AuditRow, TokenRow, UploadOwn
 from perdure.controller.store.clusters.tables import (
     ClusterDiskRow,
     ClusterHomeRow,
+    ClusterPortsRow,
     ClusterRow,
     ClusterSlotRow,
     JobScheduleRow,
@@ -29,6 +30,7 @@ __all__ = [
     "AuditRow",
     "ClusterDiskRow",
     "ClusterHomeRow",
+    "ClusterPortsRow",
     "ClusterRow",
     "ClusterSlotRow",
     "JobScheduleRow",

@@ -26,7 +26,7 @@ from perdure.sdk.clusters.requests import get as get
 from perdure.sdk.clusters.requests import stream_and_get as stream_and_get
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import ApiError, Client, user_name
-from perdure.sdk.spec.resource_fields import OF_CLUSTERS
+from perdure.sdk.spec.resource_fields import ACTS_IN_LAUNCH
 
 if TYPE_CHECKING:
     from perdure.sdk.dag import Dag
@@ -168,7 +168,7 @@ def _submit(
         body = {**body, "task": prepared.packed.tasks[0], "user": user_name(), "key": jobs.new_key()}
         result = client.call(api_types.OnCluster, "POST", path, body=body)
         texts = dict.fromkeys((*prepared.warnings, *result["warnings"]))
-    warnings = tuple(text for text in texts if path != _LAUNCH or OF_CLUSTERS not in text)
+    warnings = tuple(text for text in texts if path != _LAUNCH or ACTS_IN_LAUNCH not in text)
     return Launched(result["cluster_id"], result["name"], result["number"], result["job_id"], warnings)
 
 
@@ -207,6 +207,12 @@ def clusters(names: Iterable[str] | None = None, *, client: Client | None = None
         return []
     query = {"name": names}
     return (client or _client()).call(api_types.ClusterList, "GET", "/clusters", query=query)["clusters"]
+
+
+def endpoints(cluster: str, port: int | str | None = None, *, client: Client | None = None) -> Request[dict[str, str]]:
+    """Port → address:port, of the ports that the cluster has opened to the internet. `port`: only that one."""
+    opened = _call(client, api_types.ClusterEndpoints, "GET", cluster, "/endpoints")["endpoints"]
+    return done({name: at for name, at in opened.items() if port is None or name == str(port)})
 
 
 def queue(

@@ -37,7 +37,9 @@ DISK_TIERS = ("low", "medium", "high", "ultra", "best", "none")
 
 _SUPPORTED_CLOUDS = "local, AWS, Google Cloud, Azure, Kubernetes, and the clouds of installed packages"
 _RENTED_CLOUDS = "AWS, Google Cloud, Azure"
-OF_CLUSTERS = "accepted, but has no effect on jobs, whose machines are always terminated; it acts in `perdure launch`"
+ACTS_IN_LAUNCH = "it acts in `perdure launch`"
+OF_CLUSTERS = f"accepted, but has no effect on jobs, whose machines are always terminated; {ACTS_IN_LAUNCH}"
+_OPENED_FOR_CLUSTERS = f"accepted, but has no effect on jobs: nothing listens on their machines; {ACTS_IN_LAUNCH}"
 NOT_MOUNTED = "it is not mounted, so what is written there is lost with the machine; use `file_mounts` with a bucket"
 # The events of SkyPilot's hooks that happen to a job's machines, and at which the agent runs hooks.
 HOOK_EVENTS = ("preemption", "down")
@@ -249,8 +251,9 @@ RESOURCE_FIELDS = {
     ),
     "ports": Field(
         Items(Parsed(quantities.port, "a port or a range such as 8080-8090", (int, str)), allow_single=True),
-        "Ports to open to the internet.",
-        no_effect="accepted, but has no effect: nothing listens on a job's machines",
+        "Ports of a cluster's machines to open to the internet (AWS, Google Cloud). `perdure port-forward` reaches "
+        "every port, open or not.",
+        no_effect=_OPENED_FOR_CLUSTERS,
     ),
     "labels": Field(
         Table(Parsed(_label_key, "a string, not `perdure:…`"), Parsed(_label, "a string on one line")),

@@ -23,7 +23,7 @@ from moto.sqs.models import sqs_backends
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
-from support.fakes.ec2 import account, pricing, responses, validation
+from support.fakes.ec2 import account, pricing, responses, security_groups, validation
 from support.fakes.ec2.ec2 import IMAGE, Ec2
 from support.fakes.ec2.faults import TEXTS, Faults
 from support.fakes.ec2.fis import ROLE, Fis
@@ -179,6 +179,7 @@ class FakeEc2:
                 raise validation.Invalid("UnauthorizedOperation", TEXTS["UnauthorizedOperation"])
             if parameters.get("DryRun"):
                 raise validation.Invalid("DryRunOperation", TEXTS["DryRunOperation"])
+            security_groups.require_unused(region, action, parameters)
             answer = self._ec2.answer(region, action, parameters, environ, form)
         except validation.Invalid as invalid:
             answer = responses.error(invalid.code, str(invalid))

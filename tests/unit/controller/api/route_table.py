@@ -77,6 +77,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/api/v1/clusters"): BAD_INPUT,
     ("GET", "/api/v1/clusters"): USERS,
     ("GET", "/api/v1/cluster-queues"): USERS,
+    ("GET", "/api/v1/clusters/{name}/endpoints"): NOT_THERE,
     ("GET", "/api/v1/clusters/{name}/jobs"): NOT_THERE,
     ("POST", "/api/v1/clusters/{name}/jobs"): BAD_INPUT,
     ("POST", "/api/v1/clusters/{name}/cancel"): NOT_THERE,

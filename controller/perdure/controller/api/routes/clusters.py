@@ -16,12 +16,14 @@ from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
+from perdure.controller.clouds.base.protocol import OpensPorts
 from perdure.controller.store.clusters.idle_rules import IdleRule, WaitFor
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.queries import globs
 from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
+from perdure.controller.submit.cluster.cluster_tasks import open_ports
 from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster, checked_rule, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.clusters.queues import QueuesOfClusters
@@ -112,6 +114,31 @@ def list_queues(
     with context.database.connect() as conn:
         queues = queries.queues_of(conn, _listed(caller, conn, name), now, skip_finished=skip_finished)
     return {"now": iso(now), "queues": queues}
+
+
+@router.get(
+    "/clusters/{name}/endpoints", responses=json_response(api_types.ClusterEndpoints) | error_responses(404, 409)
+)
+def endpoints(caller: Reader, name: Name) -> dict[str, Any]:
+    """How the ports are reached that a cluster has opened to the internet, on its first node. Asks the cloud."""
+    context = caller.context
+    with context.database.connect() as conn:
+        row = clusters.find(conn, name, user=caller.sees)
+        host = None if row is None else clusters.hosts(conn, [row.id]).get(row.id)
+    if row is None:
+        raise no_such_cluster(name)
+    ports = open_ports(row.config)
+    attempt = host.running if host is not None else None
+    cloud = context.clouds.get(attempt.offer["cloud"]) if attempt is not None else None
+    if not ports or attempt is None or not isinstance(cloud, OpensPorts):
+        return {"endpoints": {}}
+    head = attempt.instance_ids[0] or ""
+    try:
+        address = cloud.public_addresses(attempt.offer["region"], [head]).get(head)
+    except Exception as error:
+        fault = cloud.classify(error)
+        raise RequestRejected(f"the cloud does not answer: {fault.message}", fix="try again", status=503) from error
+    return {"endpoints": {} if address is None else {port: f"{address}:{port}" for port in ports}}
 
 
 @router.get("/clusters/{name}/jobs", responses=json_response(api_types.ClusterQueue) | error_responses(404))

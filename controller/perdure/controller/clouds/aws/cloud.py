@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from perdure.controller.clouds.aws import controller_host, faults
 from perdure.controller.clouds.aws.account_check import AwsAccountCheck
-from perdure.controller.clouds.aws.machines import launch_request, parse, restart, simulate_interruption
+from perdure.controller.clouds.aws.machines import launch_request, open_ports, parse, restart, simulate_interruption
 from perdure.controller.clouds.aws.machines.fabric import Fabric
 from perdure.controller.clouds.aws.machines.launch_request import TAG, Image
 from perdure.controller.clouds.aws.notices import SqsQueue
@@ -102,14 +102,18 @@ class AwsCloud:
         offer = request.offer
         image = self._image(request)
         subnet = self.settings.subnets.get(offer.zone)
-        is_best = request.network_tier == "best"
+        is_best, usual = request.network_tier == "best", self.settings.security_groups.get(offer.region)
+        groups = [] if usual is None else [usual]
+        if request.open_ports is not None:
+            ec2 = self._connections.ec2(offer.region)
+            groups = open_ports.groups(ec2, request.open_ports, subnet=subnet, usual=usual)
         parameters = launch_request.run_instances(
             request,
             image,
             subnet=subnet,
             adapters=self._fabric.cards(offer.region, offer.instance_type, subnet) if is_best else (),
             instance_profile=self.settings.instance_profile,
-            security_group=self.settings.security_groups.get(offer.region),
+            security_groups=groups,
         )
         try:
             response = self._connections.ec2(offer.region).run_instances(**parameters)
@@ -172,6 +176,15 @@ class AwsCloud:
                 self.stop(region, off)
             raise
         return self._find(region, {"instance-id": list(ids)})
+
+    def public_addresses(self, region: str, ids: Sequence[str]) -> Mapping[str, str]:
+        described = (
+            one for part in self._reservations(region, {"instance-id": list(ids)}) for one in part["Instances"]
+        )
+        return {one["InstanceId"]: address for one in described if (address := one.get("PublicIpAddress"))}
+
+    def close_ports(self, region: str, name: str) -> None:
+        open_ports.close(self._connections.ec2(region), name)
 
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
         return launch_request.disk_price_per_hour(disk_gib, disk_tier)

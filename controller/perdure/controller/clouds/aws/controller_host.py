@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.controller.clouds.aws import faults
 from perdure.controller.clouds.aws.machines.launch_request import TAG
-from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.aws.machines.network import vpc_of
 from perdure.controller.clouds.base.protocol import Disk, EventuallyConsistent, HostRequirements, LaunchRequest
 from perdure.controller.clouds.bootstrap.cloud_config import render_cloud_config
 
@@ -77,7 +77,7 @@ def parameters(
 
 def open_port(ec2: Any, request: LaunchRequest, needs: HostRequirements, subnet: str | None) -> str:
     """The id of a security group that admits `needs.allowed_cidr` to the port, and nothing else."""
-    vpc, name = _vpc(ec2, subnet), _group(request.owner.controller)
+    vpc, name = vpc_of(ec2, subnet), _group(request.owner.controller)
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
     groups = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
     if groups:
@@ -111,15 +111,6 @@ def close_port(ec2: Any, name: str) -> None:
 
 def _group(name: str) -> str:
     return f"perdure-{name}"
-
-
-def _vpc(ec2: Any, subnet: str | None) -> str:
-    if subnet is not None:
-        return str(ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["VpcId"])
-    vpcs = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    if not vpcs:
-        raise CloudRejected("VPCIdNotSpecified", "this region has no default VPC")
-    return str(vpcs[0]["VpcId"])
 
 
 def ensure_role(iam: Any, name: str) -> None:

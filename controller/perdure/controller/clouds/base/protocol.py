@@ -52,6 +52,14 @@ class Bootstrap:
 
 
 @dataclass(frozen=True)
+class OpenPorts:
+    """Ports of machines that anybody may connect to by TCP."""
+
+    name: str  # of the rule that opens them, unique in an account
+    ranges: tuple[tuple[int, int], ...]  # (first, last)
+
+
+@dataclass(frozen=True)
 class LaunchRequest:
     """Machines to launch: `num_nodes` of `offer`, with ranks 0…n-1. The intent stores it before the cloud is called."""
 
@@ -67,6 +75,7 @@ class LaunchRequest:
     labels: dict[str, str] = field(default_factory=dict)  # the user's; set beside the owner's tags
     settings: dict[str, Any] = field(default_factory=dict)  # the task's `config.<cloud>`, as it is written
     mount_modes: tuple[str, ...] = ()  # MOUNT, MOUNT_CACHED: how the task mounts buckets
+    open_ports: OpenPorts | None = None  # to the internet; only for a cloud that is `OpensPorts`
     keeps_disks: bool = False  # the machines may be stopped: when one powers itself off, its disk must stay
 
 
@@ -238,6 +247,22 @@ class Stoppable(Protocol):
 
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:
         """USD per hour for the disk of one machine that is stopped, by the list price."""
+        ...
+
+
+@runtime_checkable
+class OpensPorts(Protocol):
+    """A cloud that opens ports of its machines to the internet when they are launched: exactly those of the request."""
+
+    def public_addresses(self, region: str, ids: Sequence[str]) -> Mapping[str, str]:
+        """Machine → the address at which its open ports are reached now, of those that have one."""
+        ...
+
+    def close_ports(self, region: str, name: str) -> None:
+        """Delete the rule `OpenPorts.name` of a region. A missing one is a success.
+
+        Raises EventuallyConsistent while a machine that is ending still uses it.
+        """
         ...
 
 

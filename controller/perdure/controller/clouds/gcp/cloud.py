@@ -44,6 +44,7 @@ MAX_CONCURRENT_CALLS = 8
 # A launch that takes longer is repeated with its token.
 WAIT_S = 25.0
 MAX_LAUNCH_TRIES = 16
+ANYBODY = "0.0.0.0/0"
 T = TypeVar("T")
 LINKS = "https://www.googleapis.com/compute/v1"
 
@@ -91,6 +92,10 @@ class GcpCloud:
         return self._driver_filter.select(self.prices.offers())
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
+        if (ports := request.open_ports) is not None:
+            ranges = [f"{first}-{last}" if first != last else str(first) for first, last in ports.ranges]
+            text = "Ports of a cluster that Perdure has opened"
+            controller_host.admit(self._connections, ports.name, ranges, ANYBODY, self.settings, description=text)
         for attempt in range(MAX_LAUNCH_TRIES):
             try:
                 operation = self._bulk_insert(request, attempt)
@@ -160,6 +165,15 @@ class GcpCloud:
                 self.stop(region, off)
             raise
         return self.describe(region, ids)
+
+    def public_addresses(self, region: str, ids: Sequence[str]) -> Mapping[str, str]:
+        places = [place for id in ids if (place := parse.place_of(id, region)) is not None]
+        resources = [(zone, one) for zone, name in places for one in self._list(zone, f'name = "{name}"')]
+        addresses = {parse.id_of(zone, one.name): parse.public_address(one) for zone, one in resources}
+        return {id: address for id, address in addresses.items() if address}
+
+    def close_ports(self, region: str, name: str) -> None:  # noqa: ARG002 - the rule holds for all regions
+        controller_host.remove_rule(self._connections, name)
 
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:
         return launch_request.disk_price_per_hour(offer.instance_type, disk_gib, disk_tier)

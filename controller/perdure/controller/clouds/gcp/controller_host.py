@@ -7,7 +7,7 @@ Each is named after the hosted controller, so that every step is idempotent. Cal
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from perdure.controller.clouds.base.faults import CloudRejected
@@ -66,19 +66,30 @@ def require_disk(connections: GcpConnections, disk: Disk, machine: str) -> None:
 
 def open_port(connections: GcpConnections, name: str, needs: HostRequirements, settings: GcpSettings) -> None:
     """Create or correct the rule that admits `needs.allowed_cidr` to the port of machines with the tag `tag(name)`."""
+    ports, source = [str(needs.port)], needs.allowed_cidr
+    admit(connections, tag(name), ports, source, settings, description="Calls to the Perdure controller")
+
+
+def admit(
+    connections: GcpConnections, tag: str, ports: Sequence[str], source: str, settings: GcpSettings, *, description: str
+) -> None:
+    """Create or correct the rule `tag`, which admits `source` to these ports alone of machines with that tag."""
     fields = {
-        "sourceRanges": [needs.allowed_cidr],
-        "targetTags": [tag(name)],
-        "allowed": [{"IPProtocol": "tcp", "ports": [str(needs.port)]}],
+        "sourceRanges": [source],
+        "targetTags": [tag],
+        "allowed": [{"IPProtocol": "tcp", "ports": list(ports)}],
     }
-    rule = _get(connections, "global", "firewalls", tag(name))
+    rule = _get(connections, "global", "firewalls", tag)
     if rule is None:
-        more = {"name": tag(name), "network": f"global/networks/{settings.network}", "direction": "INGRESS"}
-        _create(
-            connections, "global", "firewalls", {**more, **fields, "description": "Calls to the Perdure controller"}
-        )
+        more = {"name": tag, "network": f"global/networks/{settings.network}", "direction": "INGRESS"}
+        _create(connections, "global", "firewalls", {**more, **fields, "description": description})
     elif any(rule.get(field) != value for field, value in fields.items()):
-        _run_operation(connections, "PATCH", "global", f"firewalls/{tag(name)}", fields)
+        _run_operation(connections, "PATCH", "global", f"firewalls/{tag}", fields)
+
+
+def remove_rule(connections: GcpConnections, tag: str) -> None:
+    """Delete the rule `tag`, if there is one. Raises EventuallyConsistent until it is gone."""
+    _remove(connections, "global", "firewalls", tag)
 
 
 def address(connections: GcpConnections, name: str, region: str, settings: GcpSettings) -> str:
@@ -101,7 +112,7 @@ def address(connections: GcpConnections, name: str, region: str, settings: GcpSe
 def release(connections: GcpConnections, name: str, region: str) -> None:
     """Delete the address and the rule. Raises EventuallyConsistent."""
     _remove(connections, f"regions/{region}", "addresses", tag(name))
-    _remove(connections, "global", "firewalls", tag(name))
+    remove_rule(connections, tag(name))
 
 
 def instance(

@@ -146,6 +146,13 @@ class LocalCloud:
             raise LocalCloudError("InternalError", f"starting a machine: {error}", zone=request.offer.zone) from error
         return [self._describe(record) for record in map(self._instances.get, ids) if record]
 
+    def public_addresses(self, region: str, ids: Sequence[str]) -> Mapping[str, str]:
+        """Machines have addresses of this computer, which reaches all of their ports anyway."""
+        return {record.path.name: record.ip for record in self._find(region, ids) if not record.is_gone}
+
+    def close_ports(self, region: str, name: str) -> None:
+        """Nothing was opened."""
+
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
         """A disk is a folder of this computer."""
         return 0.0

@@ -76,6 +76,15 @@ class ClusterDiskRow(SQLModel, table=True):
     spent_usd: float
 
 
+class ClusterPortsRow(SQLModel, table=True):
+    """A region in which ports of a cluster are open to the internet. Recorded before they are opened."""
+
+    __tablename__ = "cluster_ports"
+    cluster_id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    cloud: str = Field(primary_key=True)
+    region: str = Field(primary_key=True)
+
+
 class ClusterSlotRow(SQLModel, table=True):
     """One node of a job of a cluster: a share of a node of the job that holds the cluster's machines.
 

@@ -493,3 +493,9 @@ CREATE TABLE cluster_disk (
 	spent_usd FLOAT NOT NULL, 
 	PRIMARY KEY (cluster_id, rank)
 );
+CREATE TABLE cluster_ports (
+	cluster_id INTEGER NOT NULL, 
+	cloud VARCHAR NOT NULL, 
+	region VARCHAR NOT NULL, 
+	PRIMARY KEY (cluster_id, cloud, region)
+);

@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 from perdure.sdk.connection.api_types.clusters import CancelledJobs as CancelledJobs
 from perdure.sdk.connection.api_types.clusters import Cluster as Cluster
+from perdure.sdk.connection.api_types.clusters import ClusterEndpoints as ClusterEndpoints
 from perdure.sdk.connection.api_types.clusters import ClusterJob as ClusterJob
 from perdure.sdk.connection.api_types.clusters import ClusterList as ClusterList
 from perdure.sdk.connection.api_types.clusters import ClusterQueue as ClusterQueue

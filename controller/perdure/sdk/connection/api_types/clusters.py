@@ -38,6 +38,10 @@ class ClusterList(TypedDict):
     clusters: list[Cluster]
 
 
+class ClusterEndpoints(TypedDict):
+    endpoints: dict[str, str]  # a port or range that is open to the internet → address:port of the first node
+
+
 class ClusterJob(TypedDict):
     """A job of a cluster."""
 

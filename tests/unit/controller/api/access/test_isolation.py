@@ -44,6 +44,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("GET", "/jobs/{job_id}/metrics"): None,
     ("POST", "/jobs/{job_id}/preempt"): {},
     ("GET", "/nodes/{name}"): None,
+    ("GET", "/clusters/{name}/endpoints"): None,
     ("GET", "/clusters/{name}/jobs"): None,
     ("POST", "/clusters/{name}/jobs"): {"task": {"run": "true"}, "key": "k"},
     ("POST", "/clusters/{name}/cancel"): {"all": True},

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from perdure.controller.clouds.base.protocol import InstanceState
-from perdure.controller.execute.unneeded_disks import UnneededDisks
+from perdure.controller.execute.unneeded_resources import UnneededResources
 from perdure.controller.maintenance.orphan_sweep import OrphanSweep
 from perdure.controller.store.clusters import cluster_disks
 from perdure.controller.store.clusters.tables import ClusterRow
@@ -78,7 +78,7 @@ class KeptCluster:
     def down(self) -> None:
         self.want("DOWN")
         for _ in range(2):
-            UnneededDisks(self.world.database, {"fake": self.world.cloud}).tick()
+            UnneededResources(self.world.database, {"fake": self.world.cloud}, "test").tick()
             self.world.pass_time(5)
 
     def machines(self) -> dict[str, InstanceState]:

@@ -53,7 +53,9 @@ def adapters(network: Mapping[str, Any]) -> tuple[int, ...]:
     )
 
 
-def interfaces(cards: Sequence[int], *, subnet: str | None, security_group: str | None) -> list[dict[str, Any]]:
+def interfaces(
+    cards: Sequence[int], *, subnet: str | None, security_groups: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """RunInstances' NetworkInterfaces, with an adapter on each of the cards (at least one).
 
     A single adapter also carries IP. With several, a separate interface does, so that the machine takes one address of
@@ -64,8 +66,8 @@ def interfaces(cards: Sequence[int], *, subnet: str | None, security_group: str 
     else:
         places = [(0, 0, "interface"), *((card, 1 if card == 0 else 0, "efa-only") for card in cards)]
     where: dict[str, Any] = {} if subnet is None else {"SubnetId": subnet}
-    if security_group is not None:
-        where["Groups"] = [security_group]
+    if security_groups:
+        where["Groups"] = list(security_groups)
     return [
         {"NetworkCardIndex": card, "DeviceIndex": device, "InterfaceType": kind, "DeleteOnTermination": True, **where}
         for card, device, kind in places

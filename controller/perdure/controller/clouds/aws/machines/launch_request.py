@@ -83,7 +83,7 @@ def run_instances(
     *,
     subnet: str | None = None,
     instance_profile: str | None = None,
-    security_group: str | None = None,
+    security_groups: Sequence[str] = (),
     adapters: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The parameters of RunInstances for all of the request's machines, in one batch, or none.
@@ -109,10 +109,10 @@ def run_instances(
         spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
     if adapters:
-        parameters["NetworkInterfaces"] = fabric.interfaces(adapters, subnet=subnet, security_group=security_group)
+        parameters["NetworkInterfaces"] = fabric.interfaces(adapters, subnet=subnet, security_groups=security_groups)
     else:
         parameters |= {} if subnet is None else {"SubnetId": subnet}
-        parameters |= {} if security_group is None else {"SecurityGroupIds": [security_group]}
+        parameters |= {"SecurityGroupIds": list(security_groups)} if security_groups else {}
     if instance_profile is not None:
         parameters["IamInstanceProfile"] = {"Name": instance_profile}
     return parameters

@@ -29,6 +29,11 @@ _TERMINATE = (
     ("compute.instances.delete", "it terminates machines"),
     ("compute.disks.delete", "it deletes the disks of machines"),
 )
+_PORTS = (
+    *(f"compute.firewalls.{verb}" for verb in ("create", "delete", "get", "update")),
+    "compute.globalOperations.get",
+    "compute.networks.updatePolicy",
+)
 _ADDRESS = ("compute.networks.useExternalIp", "compute.subnetworks.useExternalIp")
 
 
@@ -38,6 +43,8 @@ def required_permissions(settings: GcpSettings) -> Iterator[Permission]:
         yield Permission(name, purpose)
     for name in ("compute.instances.stop", "compute.instances.start"):
         yield Permission(name, "it keeps the disks of clusters that are stopped", is_required=False)
+    for name in _PORTS:
+        yield Permission(name, "`resources.ports` of a cluster needs it", is_required=False)
     if settings.external_ip:
         for name in _ADDRESS:
             yield Permission(name, "it assigns public addresses, which gcp.external_ip: false turns off")

@@ -95,6 +95,8 @@ def properties(request: LaunchRequest, settings: GcpSettings) -> dict[str, Any]:
         "labels": labels_of(request),
         "metadata": {"items": metadata_items(request)},
     }
+    if request.open_ports is not None:
+        result["tags"] = {"items": [request.open_ports.name]}
     if request.network_tier == "best" and _supports_tier_1(request):
         result["network_performance_config"] = {"total_egress_bandwidth_tier": "TIER_1"}
     if (extra := attached(offer.instance_type)) is not None:

@@ -92,6 +92,12 @@ def type_of(resource: Any) -> str:
     return name
 
 
+def public_address(resource: Any) -> str | None:
+    """The address at which the internet reaches the machine; None if there is none."""
+    accesses = (access for interface in resource.network_interfaces for access in interface.access_configs)
+    return next((access.nat_i_p for access in accesses if access.nat_i_p), None)
+
+
 def last_segment(link: str) -> str:
     """The name of the resource with this URL."""
     return link.rpartition("/")[2]
