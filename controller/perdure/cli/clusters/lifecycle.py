@@ -106,9 +106,10 @@ def stop(
     graceful: bool,  # noqa: ARG001 - it always is
     graceful_timeout: int | None,
 ) -> None:
-    """End the machines of clusters; their queues stay.
+    """Stop the machines of clusters; their queues stay.
 
-    Jobs that run may save their work first, and start again after `perdure start`.
+    Jobs that run may save their work first, and start again after `perdure start`. On-demand machines keep their disks
+    where the cloud can; others end, and the home folder is saved.
     """
     from perdure.sdk import clusters
 
@@ -179,7 +180,7 @@ def start(
     retry_until_up: bool,  # noqa: ARG001 - a cluster waits for machines anyway
     force: bool,  # noqa: ARG001 - there is no runtime to restart
 ) -> None:
-    """Launch machines for clusters that are stopped, or have lost theirs. Jobs that wait then start."""
+    """Start the machines of clusters that are stopped, or launch others. Jobs that wait then start."""
     from perdure.sdk import clusters
 
     if idle_minutes is None:
