@@ -93,6 +93,12 @@ class _Machine:
     stopped_at: float = float("inf")  # from when on it is stopped
     past: list[Charge] = field(default_factory=list)  # of the times before it was stopped
 
+    def turn_off(self, at: float) -> None:
+        """Stop at that time, with a disk that is kept. A preemption after it has nothing to take back."""
+        self.stopped_at = min(self.stopped_at, at)
+        if self.gone_reason is Reason.PREEMPTED and self.stopped_at <= self.ends_at:
+            self.ends_at, self.gone_reason = float("inf"), None
+
     def end(self, at: float, gone_reason: Reason) -> None:
         """The earliest end wins."""
         if at < self.ends_at:
@@ -169,7 +175,7 @@ class FakeCloud:
             self._begin_call("stop")
             for machine in map(self._machines.get, ids):
                 if machine and machine.request.offer.region == region:
-                    machine.stopped_at = min(machine.stopped_at, self._clock.now() + self.faults.ending_s)
+                    machine.turn_off(self._clock.now() + self.faults.ending_s)
 
     def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
         with self._lock:
@@ -222,7 +228,7 @@ class FakeCloud:
         with self._lock:
             machine = self._machines[instance_id]
             if machine.request.keeps_disks:
-                machine.stopped_at = min(machine.stopped_at, self._clock.now())
+                machine.turn_off(self._clock.now())
             else:
                 machine.end(self._clock.now(), Reason.MACHINE_STOPPED)
 

@@ -251,6 +251,16 @@ def test_power_off__of_a_machine_without_a_controller_keeps_its_disk(cluster: Ke
     assert cluster.sweep.run() == 0
 
 
+def test_preemption__that_was_announced_before_the_stop_does_not_reach_the_next_start(cluster: KeptCluster) -> None:
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.world.cloud.preempt(id, notice_s=600.0)
+    cluster.stop()
+    cluster.start()
+    cluster.world.pass_time(700, step_s=50)
+    assert cluster.machines() == {id: InstanceState.RUNNING}
+
+
 def test_controller_that_dies_meanwhile__keeps_the_machines(cluster: KeptCluster) -> None:
     job = cluster.start()
     (id,) = cluster.machines()
