@@ -106,6 +106,8 @@ def test_update__of_the_program_keeps_the_machines(sky: ServiceHost, caller: Cal
     assert files.stdout.split() == ["first", "second", "server.py"]
     log = sky.controller.perdure("serve", "logs", NAME, "1", "--no-follow").stdout
     assert log.count("loading the model") == 2
+    requests = sky.controller.perdure("serve", "logs", NAME, "--load-balancer").stdout
+    assert "no server available" not in requests, "one comes before the other leaves"
     timeline = sky.controller.perdure("serve", "logs", NAME, "--controller").stdout
     assert timeline.count("replica_changed") == NUM_REPLICAS
 

@@ -248,8 +248,9 @@ class ServiceProxies:
         slots = _assign(proxy.slots, state.targets, settings.max_targets)
         proxy.slots = {target.number: slot for slot, target in slots.items()}
         serving = {slot: target.weight for slot, target in slots.items() if target.in_rotation}
-        # A replica is known before it gets requests, and gets none before it is forgotten.
-        staying = {slot: weight for slot, weight in serving.items() if slot in proxy.process.serving}
+        # A replica is known before it gets requests, and gets none before it is forgotten. One that only leaves the
+        # rotation does so once the others that come are in it: requests would be held meanwhile.
+        staying = {slot: weight for slot, weight in proxy.process.serving.items() if slot in slots}
         proxy.serve(staying)
         self._on_loop(proxy.upstreams.apply(slots, state.refusal))
         proxy.serve(serving)

@@ -158,13 +158,13 @@ class ProxyProcess:
         if not self._is_up or self._wanted == self._applied:
             return
         commands = []
-        for slot in self._applied.keys() - self._wanted.keys():
-            commands.append(f"set server {BACKEND}/{server_name(slot)} state maint")
         for slot, weight in self._wanted.items():
             if self._applied.get(slot) != weight:
                 commands.append(f"set server {BACKEND}/{server_name(slot)} weight {weight}")
             if slot not in self._applied:
                 commands.append(f"set server {BACKEND}/{server_name(slot)} state ready")
+        for slot in self._applied.keys() - self._wanted.keys():  # last, so that there is one at any time
+            commands.append(f"set server {BACKEND}/{server_name(slot)} state maint")
         try:
             for command in commands:
                 haproxy_socket.change(self._admin, command)

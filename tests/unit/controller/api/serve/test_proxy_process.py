@@ -80,3 +80,21 @@ def test_renewal__changes_the_certificate_of_new_connections_alone(tmp_path: Pat
         process.stop()
         listener.close()
     assert "PRIVATE KEY" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.skipif(find_haproxy() is None, reason="HAProxy is not installed: run scripts/ensure-haproxy.sh")
+def test_serve__has_a_replica_in_rotation_at_any_time(tmp_path: Path) -> None:
+    """One replica comes as the other leaves, as in an update: requests would be held in between."""
+    listener = listen("127.0.0.1", 0)
+    settings = ProxySettings(1, "model", listener.getsockname()[1], token="t")
+    process = ProxyProcess(find_haproxy() or "", settings, tmp_path, listener, tmp_path / "log")
+    process.start()
+    try:
+        wait_until(lambda: process.problem == "")
+        for slot in (0, 1, 0):
+            process.serve({slot: 100})
+        wait_until(lambda: (tmp_path / "log").read_text().count("is going DOWN") >= 2)
+    finally:
+        process.stop()
+        listener.close()
+    assert "no server available" not in (tmp_path / "log").read_text()
