@@ -58,7 +58,9 @@ export function ServiceForm({ name }: { name: string }) {
     run(async ([task], warnings) => {
       const { service: _, ...replica } = task as Record<string, unknown>;
       const planned = await send<Plan>("POST", "/plan", { name: null, tasks: [replica] });
-      setPlan({ plan: planned, warnings: [...warnings, ...planned.warnings] });
+      // The port is the service's: that it has no effect for a job is not news here.
+      const told = [...warnings, ...planned.warnings].filter((line) => !line.includes("resources.ports"));
+      setPlan({ plan: planned, warnings: [...new Set(told)] });
     });
   const submit = () =>
     run(async ([task]) => {
@@ -118,7 +120,8 @@ export function ServiceForm({ name }: { name: string }) {
               </select>
             </label>
           )}
-          <span class="grow" />
+        </div>
+        <div class="row">
           <button type="button" disabled={busy} onClick={() => void check()}>
             Show what a replica would buy
           </button>
