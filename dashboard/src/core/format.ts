@@ -17,7 +17,7 @@ export function duration(value: number): string {
 export function money(usd: number): string {
   if (usd === 0) return "$0";
   if (usd > 0 && usd < 0.0001) return "<$0.0001";
-  const digits = Math.abs(usd) < 0.01 ? 4 : 2;
+  const digits = Math.abs(usd) < 0.1 ? 4 : 2; // as the command line
   return `$${usd.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
 }
 

@@ -33,6 +33,7 @@ export function Timeline({ job }: { job: JobDetail }) {
         )}
       </div>
       <ErrorBox error={error} />
+      {data && (
       <div class="scroll" tabIndex={0} role="region" aria-label="Timeline">
         <table class="plain">
           <thead>
@@ -68,6 +69,7 @@ export function Timeline({ job }: { job: JobDetail }) {
           </tbody>
         </table>
       </div>
+      )}
       {data && data.num_matching > PAGE && (
         <p class="pager">
           <button type="button" disabled={!pages.length} onClick={() => setPages(pages.slice(0, -1))}>

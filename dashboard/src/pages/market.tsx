@@ -1,6 +1,6 @@
 // Offers by zone: prices, what is avoided until when and why.
 import { useRef } from "preact/hooks";
-import { clockTime, count, duration, money, percent, place, savedShare, seconds } from "../core/format";
+import { clockTime, count, duration, money, percent, place, plural, savedShare, seconds } from "../core/format";
 import { now, useLive } from "../core/live";
 import { address, go, withQuery } from "../core/router";
 import { Ago, Empty, ErrorBox } from "../parts/basics";
@@ -33,44 +33,9 @@ export function MarketPage() {
         {FILTERS.map(([name, hint]) => (
           <input key={name} type="search" class="search narrow" data-search={name === "accelerator" ? true : undefined} aria-label={hint} placeholder={hint} defaultValue={query.get(name) ?? ""} onInput={(event) => filter(name, event.currentTarget.value)} />
         ))}
+        {avoided.length > 0 && <a href="#avoided">{plural(avoided.length, "offer")} avoided now</a>}
       </div>
       <ErrorBox error={error} />
-      {avoided.length > 0 && (
-        <section aria-labelledby="avoided">
-          <h2 id="avoided">Avoided now</h2>
-          <div class="scroll" tabIndex={0} role="region" aria-label="Table of avoided offers">
-            <table class="plain">
-              <thead>
-                <tr>
-                  <th>Where</th>
-                  <th>What</th>
-                  <th class="num">For another</th>
-                  <th>Since</th>
-                  <th>Why</th>
-                </tr>
-              </thead>
-              <tbody>
-                {avoided.map((one, index) => (
-                  <tr key={index}>
-                    <td>{place(one) || "everywhere"}</td>
-                    <td>{[one.instance_type ?? "all machines", one.market].filter(Boolean).join(", ")}</td>
-                    <td class="num">
-                      <span title={`until ${clockTime(one.until, true)}`}>{duration(seconds(one.until) - now.value)}</span>
-                    </td>
-                    <td>
-                      <Ago at={one.since} />
-                    </td>
-                    <td class="prose">
-                      {one.why}
-                      {one.code && <span class="part">{one.code}</span>}
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
-        </section>
-      )}
       {data && !data.offers.length ? (
         <Empty title="No offer matches" />
       ) : (
@@ -132,6 +97,42 @@ export function MarketPage() {
               </div>
             ))}
           </dl>
+        </section>
+      )}
+      {avoided.length > 0 && (
+        <section aria-labelledby="avoided">
+          <h2 id="avoided">Avoided now</h2>
+          <div class="scroll" tabIndex={0} role="region" aria-label="Table of avoided offers">
+            <table class="plain">
+              <thead>
+                <tr>
+                  <th>Where</th>
+                  <th>What</th>
+                  <th class="num">For another</th>
+                  <th>Since</th>
+                  <th>Why</th>
+                </tr>
+              </thead>
+              <tbody>
+                {avoided.map((one, index) => (
+                  <tr key={index}>
+                    <td>{place(one) || "everywhere"}</td>
+                    <td>{[one.instance_type ?? "all machines", one.market].filter(Boolean).join(", ")}</td>
+                    <td class="num">
+                      <span title={`until ${clockTime(one.until, true)}`}>{duration(seconds(one.until) - now.value)}</span>
+                    </td>
+                    <td>
+                      <Ago at={one.since} />
+                    </td>
+                    <td class="prose">
+                      {one.why}
+                      {one.code && <span class="part">{one.code}</span>}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
         </section>
       )}
     </>

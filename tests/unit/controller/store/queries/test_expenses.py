@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import update
 
+from perdure.controller.store.access import budgets
 from perdure.controller.store.queries import expenses
+from perdure.controller.store.queries import job_listing as queries
 from perdure.controller.store.queries.counts import MARGIN_S
 from perdure.controller.store.queries.expenses import HOUR_S, SpendingLedger, SpendingReport, add_up
 from perdure.controller.store.records.jobs import Job
@@ -50,6 +52,29 @@ def test_spending__equals_the_listed_costs_of_jobs(world: World) -> None:
         )
     unfinished = report(world, SpendingLedger()).unfinished
     assert set(unfinished.jobs) == set(jobs[1:])
+
+
+def test_cost__of_a_job_that_moved_is_the_same_in_every_sum_and_on_the_bill(world: World) -> None:
+    job_id = world.submit(nodes=2)
+    world.run(job_id, nodes=2)
+    world.pass_time(1234, step_s=7)
+    world.cloud.preempt(world.living()[0])
+    world.deliver(job_id, events.NodeDisconnected(0, 1, 0))
+    world.pass_time(30)
+    world.run(job_id, generation=2, nodes=2)
+    world.pass_time(4321, step_s=7)
+    for rank in range(2):
+        world.report(job_id, NodePhase.ENDED, exit_code=0, generation=2, rank=rank)
+    world.pass_time(600, step_s=10)
+    bill = sum(charge.usd for charge in world.cloud.bill())
+    now = world.clock.now()
+    with world.database.connect() as conn:
+        attempts = queries.attempts_of(conn, job_id, now)
+        budget = budgets.spent(conn, [""], now)[""]
+    spent = total_of(report(world, SpendingLedger())).total.cost_usd
+    assert bill > 0.1
+    sums = (world.job(job_id)["cost_usd"], sum(one["cost_usd"] for one in attempts), spent, budget)
+    assert sums == pytest.approx([bill] * 4, abs=0.005), "to the cent"
 
 
 def test_past_hours__are_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
