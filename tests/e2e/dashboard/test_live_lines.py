@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import statistics
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -100,9 +101,15 @@ def test_lines__are_shown_once_after_the_controller_was_killed(dashboard: Dashbo
     page = dashboard.open(f"/jobs/{job_id}", "prints")
     expect(page.get_by_role("log")).to_contain_text("number 30 printed")
     page.evaluate(WATCH)
-    os.kill(dashboard.controller.client.controller()["pid"], signal.SIGKILL)
+    pid = dashboard.controller.client.controller()["pid"]
+    killed_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
     expect(page.get_by_text("The controller does not answer. What you see may be old")).to_be_visible()
+    assert time.monotonic() - killed_at < scaled(3)
     dashboard.controller.perdure("controller", "start")
+    served_at = time.monotonic()
+    expect(page.locator(".live.on")).to_be_visible()
+    assert time.monotonic() - served_at < scaled(3), "it is live again without a reload"
     page.wait_for_function(f"() => {LINES - 1} in window.seen", timeout=scaled(90) * 1000)
     assert numbers_shown(page) == list(range(LINES))
     expect(page.locator(".live.on")).to_be_visible()
