@@ -71,6 +71,7 @@ class Controller:
     drop_answers: int = 0  # the number of submissions to accept without delivering the response
     end_status: str | None = None  # the status that a submitted job gets at once; None: it keeps running
     printed: bytes = b""  # the output of a submitted job
+    signs_browsers_in: bool = True  # with a code
     changed: threading.Condition = field(default_factory=threading.Condition)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -180,6 +181,8 @@ class Handler(BaseHTTPRequestHandler):
         self.controller.stopping.set()
 
     def sign_in_code(self) -> None:
+        if not self.controller.signs_browsers_in:
+            raise Refusal(403, "this command line signs no browser in")
         self.answer({"code": "one-time-code", "valid_s": 60.0}, 201)
 
     def controller_log(self) -> None:

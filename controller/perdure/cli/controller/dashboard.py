@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+FORBIDDEN = 403
+
 
 @click.command(
     epilog="""\b
@@ -17,20 +19,34 @@ def dashboard(no_browser: bool) -> None:
     """Open the dashboard in a browser, signed in.
 
     The link signs one browser in, once, within a minute. It stays signed in for 12 hours after its last use, at most a
-    week. If no browser can be opened here, the link is printed.
+    week. If no browser can be opened here, the link is printed. After `perdure login`, the browser signs in by itself.
     """
     from perdure.cli.client import connect
     from perdure.cli.output.progress import spinner
+    from perdure.sdk.connection.client import ApiError
 
     client = connect()
-    with spinner("Creating a link"):
-        code = client.create_sign_in_code()["code"]
+    try:
+        with spinner("Creating a link"):
+            code = client.create_sign_in_code()["code"]
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return _open_without_code(client.endpoint.url, no_browser)
     link = f"{client.endpoint.url}/#login={code}"
     if not no_browser and open_link(link):
-        click.echo(f"The dashboard opens in your browser: {client.endpoint.url}")
-        return
+        return click.echo(f"The dashboard opens in your browser: {client.endpoint.url}")
     click.echo("Open this link within a minute. It works once:", err=True)
     click.echo(link)
+    return None
+
+
+def _open_without_code(url: str, no_browser: bool) -> None:
+    """For a command line that was signed in by a browser, and may not sign others in."""
+    if not no_browser and open_link(url):
+        return click.echo(f"The dashboard opens in your browser, which signs in as for `perdure login`: {url}")
+    click.echo("Open this address, and sign in as for `perdure login`:", err=True)
+    return click.echo(url)
 
 
 def open_link(link: str) -> bool:

@@ -42,3 +42,12 @@ def test_dashboard__opens_a_private_page_that_leads_to_the_link(
     assert page.stat().st_mode & 0o777 == 0o600
     assert re.search(r"url=([^\"]+)", page.read_text())[1] == f"{server.url}/#login=one-time-code"  # type: ignore[index]
     page.unlink()
+
+
+def test_dashboard__of_a_command_line_that_signs_no_browser_in_is_opened_without_a_code(
+    perdure: RunPerdure, server: Controller
+) -> None:
+    server.signs_browsers_in = False
+    result = perdure("dashboard", "--no-browser")
+    assert (result.exit_code, result.stdout.strip()) == (0, server.url)
+    assert "sign in as for `perdure login`" in result.stderr

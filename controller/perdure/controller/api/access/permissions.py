@@ -8,7 +8,7 @@ served (`api.routes.sections`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from perdure.controller.api.context import ApiContext
@@ -25,13 +25,17 @@ _COMMAND_LINE_PREFIX, _COMMAND_LINE_PURPOSE = "pds_", "command line"
 
 @dataclass(frozen=True)
 class Caller:
-    """An authenticated user. `token_id`: empty for the controller's own token, which is an administrator's."""
+    """An authenticated user. `token_id`: empty for the controller's own token, which is an administrator's.
+
+    `valid_until`: when the sign-in of a command line ends; None for every other caller.
+    """
 
     context: ApiContext
     name: str
     permissions: AccessRight
     token_id: str = ""
     address: str = ""
+    valid_until: float | None = None
 
     @property
     def actor(self) -> Actor:
@@ -57,12 +61,20 @@ class Caller:
     def is_administrator(self) -> bool:
         return AccessRight.ADMINISTER in self.permissions
 
+    @property
+    def is_command_line(self) -> bool:
+        """Whether this is a command line that was signed in by a browser."""
+        return self.valid_until is not None
+
     def is_valid(self) -> bool:
         """Whether the token is still valid: for streams that stay open. Uses no database."""
+        now = self.context.clock.now()
+        if self.valid_until is not None and now >= self.valid_until:
+            return False
         if not self.token_id:
             return True
         grant = self.context.access.grant(self.token_id)
-        return grant is not None and grant.is_valid(self.context.clock.now())
+        return grant is not None and grant.is_valid(now)
 
     def user_for(self, stated: str) -> str:
         """The user of what the caller submits. As long as there are no named users, callers say who they are."""
@@ -147,11 +159,11 @@ def _caller_of_command_line(context: ApiContext, token: str, address: str) -> Ca
         case [token_id, until_ms, key_id, mac] if token_id and until_ms.isascii() and until_ms.isdecimal():
             signed = _of_controller(context, f"{token_id}.{until_ms}")
             if context.keyring.is_signed(_COMMAND_LINE_PURPOSE, signed, f"{key_id}.{mac}"):
-                is_current = context.clock.now() < int(until_ms) / 1000
-                caller = caller_of_token(context, token_id, address) if is_current else None
+                until = int(until_ms) / 1000
+                caller = caller_of_token(context, token_id, address) if context.clock.now() < until else None
                 if caller is None:
                     context.access.deny(Actor("", token_id, address), "token.refused", reason="the sign-in has ended")
-                return caller
+                return None if caller is None else replace(caller, valid_until=until)
     context.access.deny(Actor("", "", address), "token.refused", reason="unknown")
     return None
 

@@ -29,10 +29,22 @@ class SignInBody(BaseModel):
     code: str = Field(max_length=MAX_CODE_CHARS)
 
 
-@router.post("/codes", status_code=201, responses=json_response(api_types.SignInCode, status=201))
+@router.post(
+    "/codes",
+    status_code=201,
+    responses=json_response(api_types.SignInCode, status=201) | error_responses(403),
+)
 def create_code(caller: Reader, request: Request) -> dict[str, Any]:
     """A code that signs one browser in as the caller, once, within a minute. Put it into the fragment of the address of
-    the dashboard (`/#login=CODE`), which browsers send to no server."""
+    the dashboard (`/#login=CODE`), which browsers send to no server. A command line that was signed in by a browser
+    gets none: the browser could sign it in again, for ever."""
+    if caller.is_command_line:
+        raise RequestRejected(
+            "a command line that was signed in by a browser signs no browser in",
+            where="Authorization",
+            fix="open the dashboard's address, and sign in there",
+            status=403,
+        )
     with caller.context.database.begin() as conn:
         return {"code": _sessions(request).create_code(conn, caller.token_id), "valid_s": CODE_S}
 

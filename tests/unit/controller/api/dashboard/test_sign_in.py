@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from perdure.controller.api.access.permissions import authenticate_token
 from perdure.controller.api.app import create_app
 from perdure.controller.api.dashboard.sign_in import CODE_S, IDLE_S, MAX_AGE_S
 from perdure.controller.daemon import Daemon
@@ -264,6 +265,29 @@ def test_command_line__ends_after_twelve_hours(dashboard: Dashboard) -> None:
     assert command.get("/api/v1/whoami").status_code == 200
     dashboard.clock.at += 1
     assert command.get("/api/v1/whoami").status_code == 401
+
+
+def signed_in_command_line(dashboard: Dashboard) -> dict[str, Any]:
+    code = dashboard.browser.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE}).json()["code"]
+    return dict(redeem(dashboard, code).json())
+
+
+def test_command_line__cannot_renew_itself_by_a_browser(dashboard: Dashboard) -> None:
+    sign_in_as_eve(dashboard)
+    headers = {"Authorization": f"Bearer {signed_in_command_line(dashboard)['token']}"}
+    refused = TestClient(dashboard.browser.app, base_url=URL, headers=headers).post(f"{SESSION}/codes")
+    assert (refused.status_code, "code" in refused.json()) == (403, False)
+
+
+def test_command_line__has_streams_that_end_with_its_sign_in(dashboard: Dashboard) -> None:
+    sign_in_as_eve(dashboard)
+    context, token = dashboard.daemon.api_context, signed_in_command_line(dashboard)["token"]
+    caller = authenticate_token(context, token)
+    assert caller is not None
+    assert caller.is_valid()
+    dashboard.clock.at = dashboard.clock.now() + IDLE_S
+    assert not caller.is_valid()
+    assert authenticate_token(context, token) is None
 
 
 def test_command_line_code__is_useless_without_the_secret(dashboard: Dashboard) -> None:
