@@ -24,7 +24,12 @@ from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.services import events, records
 from perdure.controller.submit.errors import RequestRejected
-from perdure.controller.submit.serve.kept_secrets import with_kept_secrets, without_secrets
+from perdure.controller.submit.serve.kept_secrets import (
+    refers_to_credentials,
+    refuse_placeholder,
+    with_kept_secrets,
+    without_secrets,
+)
 from perdure.controller.submit.serve.services import StartedService, no_such_service
 from perdure.recovery.market.services.plan import UpdateMode
 from perdure.sdk.serve import types
@@ -70,6 +75,7 @@ class UpdateBody(RequestBody):
 )
 def up(caller: Runner, body: UpBody) -> dict[str, Any]:
     """Start a service. Repeating it with `key` does it once. `auth`: callers need a token."""
+    refuse_placeholder(body.task)
     record(caller, "service.up", f"service {body.name or ''}".strip())
     requests, by, key = _services(caller.context).requests, caller.requester(body.user), caller.key_for(body.key) or ""
     started = requests.up(body.name, body.task, by, key, with_token=body.auth, tls=body.tls.model_dump())
@@ -85,12 +91,12 @@ def update(caller: Runner, name: Name, body: UpdateBody) -> dict[str, Any]:
     """Make a new version of a service, which replaces the present one. Repeating it with `key` does it once.
 
     `kept_secrets`: the names of secrets of the present version that the new one has with the same values, unless its
-    task gives others.
+    task gives others. `${workdir.url}` in the git URL of `workdir` stands for the present version's user and password.
     """
     _record(caller, "service.update", name)
     requests, by, key = _services(caller.context).requests, caller.requester(body.user), caller.key_for(body.key) or ""
     task = body.task
-    if body.kept_secrets:
+    if body.kept_secrets or refers_to_credentials(task):
         service = requests.get(name, by.of)
         task = with_kept_secrets(task, requests.newest_config(service), body.kept_secrets, owner=service.user, by=by)
     return _started(caller.context, requests.update(name, task, by, key, body.mode, body.tls.model_dump()))
