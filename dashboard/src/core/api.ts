@@ -2,6 +2,8 @@
 import { signal } from "@preact/signals";
 
 const STORED_VALUE = "perdure.csrf";
+const ASKED = "perdure.asked";
+const ASKED_MS = 600_000; // as long as the controller keeps the state of a sign-in
 const API = "/api/v1";
 
 /** Whether this browser is signed in, as far as known; null before the first answer. */
@@ -91,6 +93,17 @@ export async function signInProvider(): Promise<string | null> {
   return name;
 }
 
+/** This tab goes to the provider, and comes back with a code that the user need not be asked about. */
+export function keepAsked(): void {
+  sessionStorage.setItem(ASKED, String(Date.now()));
+}
+
+function takeAsked(): boolean {
+  const at = Number(sessionStorage.getItem(ASKED));
+  sessionStorage.removeItem(ASKED);
+  return Date.now() < at + ASKED_MS;
+}
+
 /** A code from a link, and whose it is: the user is asked first, since it may be somebody else's. */
 export const offered = signal<{ code: string; user: string } | null>(null);
 
@@ -98,6 +111,7 @@ export const offered = signal<{ code: string; user: string } | null>(null);
 export async function signInFromAddress(): Promise<string | null> {
   const problem = PROBLEMS[location.hash];
   if (problem) {
+    takeAsked();
     history.replaceState(null, "", location.pathname + location.search);
     return problem;
   }
@@ -106,7 +120,8 @@ export async function signInFromAddress(): Promise<string | null> {
   history.replaceState(null, "", location.pathname + location.search);
   try {
     const code = match[1] as string;
-    const { user, is_certain } = await send<{ user: string; is_certain: boolean }>("POST", "/session/codes/owner", { code });
+    const body = { code, has_asked: takeAsked() };
+    const { user, is_certain } = await send<{ user: string; is_certain: boolean }>("POST", "/session/codes/owner", body);
     if (is_certain) await signIn(code);
     else offered.value = { code, user };
     return null;

@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { offered, signIn, signInProvider, signOut, signedIn } from "../core/api";
+import { keepAsked, offered, signIn, signInProvider, signOut, signedIn } from "../core/api";
 import { setShortcuts, shortcutsOn, useKeys } from "../core/keyboard";
 import { isLive } from "../core/live";
 import { may, me } from "../core/me";
@@ -170,7 +170,7 @@ export function SignInPage({ problem }: { problem: string | null }) {
       <h1>Sign in to Perdure</h1>
       {provider !== null && (
         <p>
-          <a class="button primary" href="/api/v1/session/oidc">
+          <a class="button primary" href="/api/v1/session/oidc" onClick={keepAsked}>
             Sign in with {provider}
           </a>
         </p>

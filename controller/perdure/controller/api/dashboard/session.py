@@ -29,6 +29,12 @@ class SignInBody(BaseModel):
     code: str = Field(max_length=MAX_CODE_CHARS)
 
 
+class CodeOwnerBody(SignInBody):
+    """`has_asked`: whether the page has sent this browser to the provider, as the storage of its origin says."""
+
+    has_asked: bool = False
+
+
 @router.post(
     "/codes",
     status_code=201,
@@ -52,9 +58,10 @@ def create_code(caller: Reader, request: Request) -> dict[str, Any]:
 @router.post(
     "/codes/owner", responses=json_response(responses.CodeOwner) | error_responses(429), dependencies=[Depends(anybody)]
 )
-async def show_code_owner(request: Request, body: SignInBody) -> dict[str, Any]:
+async def show_code_owner(request: Request, body: CodeOwnerBody) -> dict[str, Any]:
     """Whom a code signs in, which it still does afterwards. `is_certain`: the page need not ask whether to sign in as
-    this user, because the controller has no others, or because this browser has asked for the code."""
+    this user, because the controller has no others, or because this browser has asked for the code. Both its cookie and
+    the page have to say that: a server on another port of this host can set a cookie."""
     sessions = _sessions(request)
     limits: RateLimits = request.app.state.rate_limits
     limits.check_sign_in(address_of(request))
@@ -62,7 +69,7 @@ async def show_code_owner(request: Request, body: SignInBody) -> dict[str, Any]:
     if owner is None:
         limits.count_failed_sign_in(address_of(request))
         raise _wrong_code()
-    has_asked = sessions.has_asked_for(body.code, request.cookies)
+    has_asked = body.has_asked and sessions.has_asked_for(body.code, request.cookies)
     return {"user": owner.name, "is_certain": has_asked or not sessions.context.access.has_users}
 
 

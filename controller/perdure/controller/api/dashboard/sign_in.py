@@ -10,7 +10,8 @@
   neither can another site, which can cause requests with the cookie but cannot add the header.
 - A code may be somebody else's, who wants to see what is done in their name. So the page that is opened by a link first
   asks whether to sign in as the code's owner (`owner`), unless the controller has no named users, or this browser has
-  just been sent to a provider for it (`code_cookie`).
+  just been sent to a provider for it. Both a cookie (`code_cookie`) and the storage of the page say that: a server on
+  another port can set the cookie for a code of its own.
 """
 
 from __future__ import annotations

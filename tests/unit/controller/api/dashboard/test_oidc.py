@@ -214,7 +214,10 @@ def test_new_user__signs_in_with_several_browsers_at_once(site: Site) -> None:
 def test_browser_that_asked_the_provider__is_not_asked_again(site: Site) -> None:
     browser = site.browser()
     code = site.sign_in(browser).removeprefix("/#login=")
-    shown = browser.post("/api/v1/session/codes/owner", json={"code": code}).json()
+    owner, body = "/api/v1/session/codes/owner", {"code": code, "has_asked": True}
+    shown = browser.post(owner, json=body).json()
     assert shown["is_certain"]
-    other = site.browser().post("/api/v1/session/codes/owner", json={"code": code}).json()
+    other = site.browser().post(owner, json=body).json()
     assert other == {"user": shown["user"], "is_certain": False}, "a link that somebody sent"
+    forged = browser.post(owner, json={"code": code}).json()
+    assert not forged["is_certain"], "a server on another port may have set the cookie"
