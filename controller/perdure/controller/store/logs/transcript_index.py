@@ -186,14 +186,18 @@ class _Line:
 
 
 class TranscriptIndex:
-    """The index of one transcript. Safe to use from any thread."""
+    """The index of one transcript, from which nothing was read yet. Safe to use from any thread."""
 
     def __init__(self, logs: LogStore, transcript: JobTranscript) -> None:
         self._logs = logs
-        self._transcript = transcript
+        self._unread = transcript
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._transcript = self._unread.copy()
         self._blocks: list[Block] = []
         self._attempts: list[AttemptLine] = []
-        self._lock = threading.Lock()
         self.memory_bytes = 0  # about, without the last block
 
     def view(self) -> TranscriptView:
@@ -201,11 +205,18 @@ class TranscriptIndex:
         return self.view_and_rest()[0]
 
     def view_and_rest(self) -> tuple[TranscriptView, JobTranscript]:
-        """The transcript as it is now, and one that continues after it."""
+        """The transcript as it is now, and one that continues after it. Raises what the database raises.
+
+        After an error the next call reads everything again: the transcript has moved past what could not be read.
+        """
         with self._lock:
-            is_final = self._transcript.refresh()
-            for part in self._transcript.new_parts():
-                self._append(part)
+            try:
+                is_final = self._transcript.refresh()
+                for part in self._transcript.new_parts():
+                    self._append(part)
+            except BaseException:
+                self._reset()
+                raise
             blocks = [*self._blocks[:-1], *(block.copy() for block in self._blocks[-1:])]
             return TranscriptView(blocks, list(self._attempts), is_final, self._logs), self._transcript.copy()
 

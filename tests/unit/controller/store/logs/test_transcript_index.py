@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs import transcript_index
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.job_transcript import JobTranscript
-from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.logs.protocol import Chunk, LogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
 from perdure.controller.store.logs.transcript_index import AttemptLine, TranscriptIndex, TranscriptIndexes
@@ -38,8 +39,8 @@ class KnownTranscript(JobTranscript):
         return False
 
     def copy(self) -> Any:
-        other = super().copy()
-        other._attempts = self._attempts
+        other = KnownTranscript(self._logs, self._attempts)
+        other._transcript = self._transcript.copy(lambda: other._attempts)
         return other
 
 
@@ -103,6 +104,43 @@ def test_view__does_not_change_while_the_log_grows(tmp_path: Path) -> None:
     after = index.view()
     assert (before.num_lines, after.num_lines) == (2, 3)
     assert before.lines(0, 9) == after.lines(0, 2)
+
+
+class FailingLogStore(FileLogStore):
+    """Raises `error` instead of the read that comes after `reads_left` others."""
+
+    reads_left = 10**9
+    error: type[OSError] = OSError
+
+    def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
+        self.reads_left -= 1
+        if self.reads_left == -1:
+            raise self.error("not now")
+        return super().read_chunk(key, chunk)
+
+
+def add_lines(logs: LogStore, count: int) -> None:
+    """Append lines of 1000 bytes to the log of attempt 1, in chunks of 64 KiB and more."""
+    for _ in range(0, count, 100):
+        logs.append((1, 0, 1), 0, logs.size((1, 0, 1), 0), (b"x" * 999 + b"\n") * 100)
+
+
+@pytest.mark.parametrize("has_read_before", [False, True])
+def test_view__after_a_failed_read_has_no_hole(tmp_path: Path, has_read_before: bool) -> None:
+    logs = FailingLogStore(tmp_path)
+    attempts = [info(1, 1, has_ended=False)]
+    index = TranscriptIndex(logs, KnownTranscript(logs, attempts))
+    if has_read_before:
+        add_lines(logs, 500)
+        index.view()
+    add_lines(logs, 1000)
+    logs.reads_left = 2
+    with pytest.raises(OSError, match="not now"):
+        index.view()
+    view = index.view()
+    assert view.num_lines == (1501 if has_read_before else 1001)
+    assert b"".join(view.pieces(0, view.size)) == whole_of(logs, attempts)
+    assert [mark.line for mark in view.attempts] == [0]
 
 
 def test_view__of_a_log_in_the_database_reads_parts_of_rows(database: Engine) -> None:
