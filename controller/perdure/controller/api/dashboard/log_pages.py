@@ -8,13 +8,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.access.permitted_objects import MAX_ID, VisibleJob, no_such_job
 from perdure.controller.api.auth import Reader, Slots
-from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard import responses
-from perdure.controller.api.routes.logs import Generation, TaskIndex, checked_transcript, transcript_index
+from perdure.controller.api.routes.logs import Generation, TaskIndex, checked_transcript, shared_views
 from perdure.controller.api.schemas import error_responses, json_response, raw_response
-from perdure.controller.store.logs.transcript_index import TranscriptIndex, TranscriptView
+from perdure.controller.store.logs.transcript_index import TranscriptView
 from perdure.controller.store.logs.transcript_search import search_down, search_up
 from perdure.controller.submit.errors import RequestRejected
 
@@ -40,9 +40,8 @@ async def log_lines(
 ) -> Response:
     """Some lines of the transcript, from line `first` on, counted from 0. Each ends with a newline here, and is cut
     after 16 KiB. The header `Perdure-Lines` of the response has the number of all lines."""
-    index = await _index(request, caller.context, job_id, task, attempt)
+    view = await _view(request, caller, job_id, task, attempt)
     async with slots.of(caller.name):
-        view = await _view(index, job_id)
         lines = await run_in_threadpool(_lines, view, job_id, first, count)
     text = b"".join(line + b"\n" for line in lines)
     return Response(text, media_type="text/plain", headers={"Perdure-Lines": str(view.num_lines)})
@@ -53,15 +52,12 @@ async def log_summary(
     caller: Reader,
     request: Request,
     job_id: VisibleJob,
-    slots: Slots,
     *,
     task: TaskIndex = None,
     attempt: Generation = None,
 ) -> dict[str, Any]:
     """How long the transcript is, and where its attempts begin. The first call for a log reads all of it."""
-    index = await _index(request, caller.context, job_id, task, attempt)
-    async with slots.of(caller.name):
-        view = await _view(index, job_id)
+    view = await _view(request, caller, job_id, task, attempt)
     marks = [[mark.task_index, mark.generation, mark.line] for mark in view.attempts]
     return {"lines": view.num_lines, "bytes": view.size, "is_final": view.is_final, "attempts": marks}
 
@@ -84,21 +80,15 @@ async def search_log(
     last one first. Searches for about a second; `continue_at` is the `first`, or the `before`, of the next call."""
     if (first is None) == (before is None):
         raise RequestRejected("say where to search", where="first", fix="give exactly one of first and before")
-    index = await _index(request, caller.context, job_id, task, attempt)
+    view = await _view(request, caller, job_id, task, attempt)
     async with slots.of(caller.name):
-        view = await _view(index, job_id)
         return await run_in_threadpool(_matches, view, job_id, text, first, before, limit)
 
 
-async def _index(
-    request: Request, context: ApiContext, job_id: int, task: int | None, attempt: int | None
-) -> TranscriptIndex:
-    return transcript_index(request, await checked_transcript(context, job_id, task, attempt))
-
-
-async def _view(index: TranscriptIndex, job_id: int) -> TranscriptView:
+async def _view(request: Request, caller: Caller, job_id: int, task: int | None, attempt: int | None) -> TranscriptView:
+    transcript = await checked_transcript(caller.context, job_id, task, attempt)
     try:
-        return await run_in_threadpool(index.view)
+        return (await shared_views(request).of(transcript, caller.name))[0]
     except FileNotFoundError:
         raise no_such_job(job_id) from None
 

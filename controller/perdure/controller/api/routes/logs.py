@@ -13,11 +13,11 @@ from fastapi.responses import StreamingResponse
 
 from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.access.permitted_objects import VisibleJob, no_such_job
+from perdure.controller.api.access.shared_views import SharedViews
 from perdure.controller.api.auth import Operator, Reader
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.store.logs.job_transcript import JobTranscript
-from perdure.controller.store.logs.transcript_index import TranscriptIndex, TranscriptIndexes
 from perdure.controller.store.queries import search
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.submit.errors import RequestRejected
@@ -55,8 +55,7 @@ async def job_logs(
     known: Iterable[bytes] = ()
     headers = {}
     if tail or offset:
-        index = transcript_index(request, transcript)
-        view, transcript = await run_in_threadpool(index.view_and_rest)
+        view, transcript = await shared_views(request).of(transcript, caller.name)
         if tail:
             offset = await run_in_threadpool(view.start_of_tail, tail)
             headers["Perdure-Line"] = str(max(0, view.num_lines - tail))
@@ -87,13 +86,13 @@ def _require(context: ApiContext, transcript: JobTranscript, attempt: int | None
         raise RequestRejected(f"job {job_id} has no attempt {attempt}", where="attempt", fix=fix, status=404)
 
 
-def transcript_index(request: Request, transcript: JobTranscript) -> TranscriptIndex:
-    """The index of a transcript from which nothing was read yet: an older one, if there is one."""
-    state, logs = request.app.state, request.app.state.context.logs
-    if not hasattr(state, "transcript_indexes"):
-        state.transcript_indexes = TranscriptIndexes()
-    indexes: TranscriptIndexes = state.transcript_indexes
-    return indexes.of(transcript.key, lambda: TranscriptIndex(logs, transcript))
+def shared_views(request: Request) -> SharedViews:
+    """Where the indexes of logs are."""
+    state = request.app.state
+    if not hasattr(state, "shared_views"):
+        state.shared_views = SharedViews(state.context.logs, state.work_slots)
+    views: SharedViews = state.shared_views
+    return views
 
 
 @router.get("/controller/logs", response_class=StreamingResponse)

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.job_transcript import JobTranscript
@@ -22,6 +23,7 @@ from perdure.controller.store.logs.transcript import TranscriptPart, render
 BLOCK_BYTES = 2**18
 MAX_LINE_BYTES = 16_384
 """A longer line is cut where lines are shown."""
+STEP_S = 0.5
 _SOURCE_NUMBERS = 3  # the rank, the offset, the length
 _MAX_INDEXES, _MAX_INDEX_BYTES = 32, 64 * 2**20
 
@@ -195,30 +197,49 @@ class TranscriptIndex:
         self._reset()
 
     def _reset(self) -> None:
-        self._transcript = self._unread.copy()
+        self._transcript, self._is_final = self._unread.copy(), False
+        self._parts: Iterator[TranscriptPart] | None = None  # that are still to be read
         self._blocks: list[Block] = []
         self._attempts: list[AttemptLine] = []
         self.memory_bytes = 0  # about, without the last block
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether `read_step` has begun a reading that it has not finished."""
+        return self._parts is not None
+
     def view(self) -> TranscriptView:
         """The transcript as it is now. Raises what the database raises."""
-        return self.view_and_rest()[0]
+        while (read := self.read_step()) is None:
+            pass
+        return read[0]
 
-    def view_and_rest(self) -> tuple[TranscriptView, JobTranscript]:
-        """The transcript as it is now, and one that continues after it. Raises what the database raises.
+    def read_step(
+        self, budget_s: float = STEP_S, timer: Callable[[], float] = monotonic
+    ) -> tuple[TranscriptView, JobTranscript] | None:
+        """Read what is new, for about `budget_s`. None if there is more: then call again.
 
-        After an error the next call reads everything again: the transcript has moved past what could not be read.
+        Returns the transcript as it was when this reading began, and one that continues after it. Raises what the
+        database and the logs raise; the next call then reads everything again, since the transcript has moved past
+        what could not be read.
         """
+        give_up_at = timer() + budget_s
         with self._lock:
             try:
-                is_final = self._transcript.refresh()
-                for part in self._transcript.new_parts():
+                if self._parts is None:
+                    self._is_final = self._transcript.refresh()
+                    self._parts = self._transcript.new_parts()
+                for part in self._parts:
                     self._append(part)
+                    if timer() >= give_up_at:
+                        return None
             except BaseException:
                 self._reset()
                 raise
+            self._parts = None
             blocks = [*self._blocks[:-1], *(block.copy() for block in self._blocks[-1:])]
-            return TranscriptView(blocks, list(self._attempts), is_final, self._logs), self._transcript.copy()
+            view = TranscriptView(blocks, list(self._attempts), self._is_final, self._logs)
+            return view, self._transcript.copy()
 
     def _append(self, part: TranscriptPart) -> None:
         last = self._blocks[-1] if self._blocks else Block(0, 0)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
 import pytest
 
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.logs.protocol import Chunk
+from support.helpers.timing import scaled
 from unit.controller.api.dashboard.conftest import Dashboard
 from unit.controller.api.dashboard.test_fleet import add_job
 
@@ -82,3 +88,28 @@ def test_tail__says_which_line_and_byte_it_begins_at(dashboard: Dashboard, job_i
     middle = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs?offset=100")
     assert middle.content == whole[100:]
     assert dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs?offset={len(whole) + 5}").content == b""
+
+
+@pytest.mark.parametrize("part", ["?offset=1", "?tail=3"])
+def test_logs__that_take_long_to_read_leave_threads_to_others(
+    dashboard: Dashboard, job_id: int, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, can_read = dashboard.daemon.api_context.logs, threading.Event()
+    read_chunk = logs.read_chunk
+
+    def wait_and_read(key: AttemptKey, chunk: Chunk) -> bytes:
+        assert can_read.wait(scaled(60))
+        return read_chunk(key, chunk)
+
+    monkeypatch.setattr(logs, "read_chunk", wait_and_read)
+    url = f"/api/v1/jobs/{job_id}/logs{part}"
+    with dashboard.caller as client, ThreadPoolExecutor(46) as threads:
+        readers = [threads.submit(client.get, url) for _ in range(45)]
+        try:
+            wait(readers, timeout=0.2)
+            assert threads.submit(client.get, "/api/v1/whoami").result(scaled(10)).status_code == 200
+        finally:
+            can_read.set()
+        answers = [reader.result() for reader in readers]
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.content for answer in answers}) == 1

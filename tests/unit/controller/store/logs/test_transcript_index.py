@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,8 +65,11 @@ def test_view__equals_the_transcript(texts: list[tuple[int, int, bytes]], block:
             key, rank = (1, 0, nth + 1), min(rank, nodes - 1)
             logs.append(key, rank, logs.size(key, rank), text)
             if data.draw(st.booleans()):
-                index.view()
-        view, rest = index.view_and_rest()
+                index.read_step(data.draw(st.sampled_from([0.0, 1.0])))
+        index.view()  # what an unfinished step has left
+        read = index.read_step()
+        assert read is not None
+        view, rest = read
         whole = whole_of(logs, attempts)
         assert b"".join(view.pieces(0, view.size)) == whole
         lines = whole.split(b"\n")
@@ -141,6 +145,21 @@ def test_view__after_a_failed_read_has_no_hole(tmp_path: Path, has_read_before: 
     assert view.num_lines == (1501 if has_read_before else 1001)
     assert b"".join(view.pieces(0, view.size)) == whole_of(logs, attempts)
     assert [mark.line for mark in view.attempts] == [0]
+
+
+def test_read_step__ends_when_its_time_is_over_and_goes_on(tmp_path: Path) -> None:
+    logs = FailingLogStore(tmp_path)
+    attempts = [info(1, 1, has_ended=False)]
+    index = TranscriptIndex(logs, KnownTranscript(logs, attempts))
+    add_lines(logs, 2000)
+    steps = 0
+    times = itertools.count()
+    while (read := index.read_step(2.0, lambda: float(next(times)))) is None:
+        steps += 1
+        assert index.is_reading
+    assert steps >= 3
+    assert not index.is_reading
+    assert b"".join(read[0].pieces(0, read[0].size)) == whole_of(logs, attempts)
 
 
 def test_view__of_a_log_in_the_database_reads_parts_of_rows(database: Engine) -> None:

@@ -1,0 +1,80 @@
+"""Lets all readers of a log share its index, which one of them at a time continues. In memory, for one controller.
+
+The first reading of a log may take minutes. It goes on in steps, each of which takes a work slot of the user whose
+request began it and a thread of those that all routes share. Requests that wait for it take neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from fastapi.concurrency import run_in_threadpool
+
+from perdure.controller.api.access.work_slots import WorkSlots
+from perdure.controller.store.logs.job_transcript import JobTranscript
+from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.logs.transcript_index import TranscriptIndex, TranscriptIndexes, TranscriptView
+from perdure.controller.submit.errors import Overloaded
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What is being read of a log, on behalf of `user`. It shows all that was there at `began_at`."""
+
+    user: str
+    began_at: float
+    task: asyncio.Task[tuple[TranscriptView, JobTranscript]]
+
+
+class SharedViews:
+    """On the event loop."""
+
+    def __init__(self, logs: LogStore, slots: WorkSlots) -> None:
+        self._logs = logs
+        self._slots = slots
+        self._indexes = TranscriptIndexes()
+        self._readings: dict[Hashable, _Reading] = {}
+
+    async def of(self, unread: JobTranscript, user: str) -> tuple[TranscriptView, JobTranscript]:
+        """The transcript with all that was there when it was requested, and one that continues after it.
+
+        `unread`: one from which nothing was read yet. Raises what the database and the logs raise, and Overloaded.
+        """
+        requested_at = asyncio.get_running_loop().time()
+        while True:
+            reading = self._readings.get(unread.key)
+            if reading is None:
+                reading = self._begin(unread, user)
+            elif reading.began_at < requested_at:
+                await asyncio.wait({reading.task})
+                continue
+            try:
+                view, rest = await asyncio.shield(reading.task)
+            except Overloaded:
+                if reading.user == user:
+                    raise
+            else:
+                return view, rest.copy()
+
+    def _begin(self, unread: JobTranscript, user: str) -> _Reading:
+        index = self._indexes.of(unread.key, lambda: TranscriptIndex(self._logs, unread))
+        task = asyncio.ensure_future(self._read(index, user))
+        reading = self._readings[unread.key] = _Reading(user, asyncio.get_running_loop().time(), task)
+        task.add_done_callback(lambda done: self._forget(unread.key, done))
+        return reading
+
+    def _forget(self, key: Hashable, done: asyncio.Task[tuple[TranscriptView, JobTranscript]]) -> None:
+        del self._readings[key]
+        if not done.cancelled():
+            done.exception()  # whoever still waits raises it
+
+    async def _read(self, index: TranscriptIndex, user: str) -> tuple[TranscriptView, JobTranscript]:
+        is_left_over = index.is_reading  # by a user whose slots were busy: it lacks what came since
+        while True:
+            async with self._slots.of(user):
+                read = await run_in_threadpool(index.read_step)
+            if read is not None and not is_left_over:
+                return read
+            is_left_over = is_left_over and read is None
