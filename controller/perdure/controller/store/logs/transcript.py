@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.protocol import Chunk, ChunkReader, LogStore
 
+MAX_RANK_LINE_BYTES = 2**20
+"""After so many bytes a line of one of several ranks is ended, so that it need not be kept until it ends."""
 _PIECE_BYTES = 2**16
 
 
@@ -44,11 +46,31 @@ class TranscriptPart:
 
 
 def render(raw: bytes, rank: int, *, with_rank: bool) -> bytes:
-    """What the transcript shows of a node's output. `with_rank`: `raw` is complete lines, or the last one of a log."""
+    """What the transcript shows of a node's output. `with_rank`: `raw` is what `_complete_length` counts, or the last
+    line of a log."""
     if not with_rank:
         return raw
     name = b"(rank %d) " % rank
-    return name + raw.removesuffix(b"\n").replace(b"\n", b"\n" + name) + b"\n"
+    lines = b"\n".join(piece.removesuffix(b"\n") for piece in _split_long_lines(raw))
+    return name + lines.replace(b"\n", b"\n" + name) + b"\n"
+
+
+def _split_long_lines(raw: bytes) -> Iterator[bytes]:
+    """`raw`, which begins a line, in pieces that are complete lines, or a part of a line that is too long."""
+    start = 0
+    while len(raw) - start > MAX_RANK_LINE_BYTES:
+        end = raw.rfind(b"\n", start, start + MAX_RANK_LINE_BYTES + 1) + 1 or start + MAX_RANK_LINE_BYTES
+        yield raw[start:end]
+        start = end
+    if start < len(raw):
+        yield raw[start:]
+
+
+def _complete_length(raw: bytes) -> int:
+    """How many bytes of `raw`, which begins a line, are complete lines and parts of a line that is too long."""
+    start_of_last = raw.rfind(b"\n") + 1
+    parts = max(0, len(raw) - start_of_last - 1) // MAX_RANK_LINE_BYTES
+    return start_of_last + parts * MAX_RANK_LINE_BYTES
 
 
 class Transcript:
@@ -111,13 +133,14 @@ class Transcript:
                 yield part
 
     def _complete_lines(self, attempt: AttemptInfo, chunk: Chunk, data: bytes) -> TranscriptPart | None:
-        """The complete lines of a chunk, each prefixed with its rank. An incomplete line waits for its end."""
+        """The complete lines of a chunk, each prefixed with its rank. An incomplete line waits for its end, unless it
+        is too long. Whether it is depends on its bytes alone, not on how they were received."""
         before = self._waiting.pop(chunk.rank, Chunk(chunk.rank, chunk.offset, 0, b""))
-        if b"\n" not in data:
+        if b"\n" not in data and before.length + len(data) <= MAX_RANK_LINE_BYTES:
             self._wait(before, data)
             return None
         whole = self._read(attempt, before) + data
-        length = whole.rindex(b"\n") + 1
+        length = _complete_length(whole)
         if length < len(whole):
             self._wait(Chunk(chunk.rank, before.offset + length, 0, b""), whole[length:])
         lines = render(whole[:length], chunk.rank, with_rank=True)

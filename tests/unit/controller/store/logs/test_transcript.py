@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.logs import transcript as transcripts
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
 
@@ -94,3 +101,47 @@ def test_new_parts__of_a_line_of_several_chunks_name_its_bytes(tmp_path: Path) -
     sources = [(part.chunk.offset, part.chunk.length) for part in parts if part.chunk is not None]
     assert sources == [(0, 140_001), (140_001, 4)]
     assert [len(part.data) for part in parts[1:3]] == [140_010, len("(rank 0) next\n")]
+
+
+@given(st.lists(st.text("a\n", max_size=9).map(str.encode), max_size=9), st.integers(1, 6), st.data())
+def test_read_new__ends_long_lines_of_ranks_wherever_chunks_end(
+    texts: list[bytes], longest: int, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(transcripts, "MAX_RANK_LINE_BYTES", longest)
+        logs, attempts = FileLogStore(Path(folder)), [info(nodes=2, has_ended=False)]
+        transcript, shown = Transcript(logs, lambda: attempts), b""
+        for text in texts:
+            logs.append(KEY, 0, logs.size(KEY, 0), text)
+            if data.draw(st.booleans()):
+                shown += b"".join(transcript.read_new())
+        attempts[0] = info(nodes=2)
+        shown += b"".join(transcript.read_new())
+        expected = []
+        for line in b"".join(texts).removesuffix(b"\n").split(b"\n") if any(texts) else []:
+            expected += [line[at : at + longest] for at in range(0, len(line) or 1, longest)]
+        assert shown.splitlines()[1:] == [b"(rank 0) " + line for line in expected]
+
+
+def test_read_new__keeps_no_more_of_a_line_than_is_shown_of_it(tmp_path: Path) -> None:
+    """A line of 40 MiB by one of two ranks, while the other one prints short lines."""
+
+    class MeasuringLogStore(FileLogStore):
+        most = 0
+
+        def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
+            self.most = max(self.most, length)
+            return super().read_range(key, rank, offset, length)
+
+    logs, attempts = MeasuringLogStore(tmp_path), [info(nodes=2)]
+    for n in range(40):
+        logs.append(KEY, 0, n * 2**20, b"x" * 2**20)
+        logs.append(KEY, 1, n * 6, b"other\n")
+    part_bytes, ranks = 0, [0, 0]
+    for part in Transcript(logs, lambda: attempts).new_parts():
+        part_bytes = max(part_bytes, len(part.data))
+        if part.chunk is not None:
+            ranks[part.chunk.rank] += part.chunk.length
+            assert part.data.endswith(b"\n")
+    assert ranks == [40 * 2**20, 240]
+    assert max(part_bytes, logs.most) <= transcripts.MAX_RANK_LINE_BYTES + 2**20

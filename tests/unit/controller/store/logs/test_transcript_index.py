@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.logs import transcript_index
+from perdure.controller.store.logs import transcript, transcript_index
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.job_transcript import JobTranscript
 from perdure.controller.store.logs.protocol import Chunk, LogStore
@@ -49,11 +49,14 @@ def whole_of(logs: LogStore, attempts: list[AttemptInfo]) -> bytes:
     return b"".join(Transcript(logs, lambda: attempts).read_new())
 
 
-@given(TEXTS, st.integers(1, 40), st.data())
-def test_view__equals_the_transcript(texts: list[tuple[int, int, bytes]], block: int, data: st.DataObject) -> None:
+@given(TEXTS, st.integers(1, 40), st.integers(1, 12), st.data())
+def test_view__equals_the_transcript(
+    texts: list[tuple[int, int, bytes]], block: int, longest: int, data: st.DataObject
+) -> None:
     """Attempts of one, two and one nodes; whatever is read when."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(transcript_index, "BLOCK_BYTES", block)
+        patched.setattr(transcript, "MAX_RANK_LINE_BYTES", longest)
         logs = FileLogStore(Path(folder))
         attempts = [info(1, 1, has_ended=False)]
         index = TranscriptIndex(logs, KnownTranscript(logs, attempts))
