@@ -64,7 +64,7 @@ def logs(
     if not replica_ids:
         return click.echo(serve.proxy_log(name, tail=tail or None, client=client), nl=False)
     (replica_id,) = replica_ids
-    if (reason := _no_machine(serve.get(name, client=client), replica_id)) is not None:
+    if (reason := _no_machine(serve.get(name, all_replicas=True, client=client), replica_id)) is not None:
         return click.echo(f"Replica {replica_id} of {name} had no machine{reason and ': '}{reason}", err=True)
     try:
         code = serve.tail_logs(name, replica_id, follow=follow, tail=tail or None, client=client)
@@ -83,7 +83,9 @@ def _download(client: Client, name: str, replica_ids: tuple[int, ...]) -> Path:
     try:
         folder = serve.download_logs(name, replica_ids or None, client=client)
         if not replica_ids:
-            lines = map(_line, serve.timeline(name, client=client))
+            lines = list(map(_line, serve.timeline(name, limit=types.MAX_TIMELINE_ENTRIES, client=client)))
+            if len(lines) >= types.MAX_TIMELINE_ENTRIES:
+                lines.insert(0, f"# The last {types.MAX_TIMELINE_ENTRIES} entries: earlier ones are not kept.")
             (folder / "controller.log").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except serve.ReplicaNotFound as error:
         raise Failure(f"{error}\n  see `perdure serve status {name} -a`", EXIT_NOT_FOUND) from error

@@ -91,9 +91,13 @@ def status(service_names: str | Iterable[str] | None = None, *, client: Client |
     return (client or _client()).call(types.ServiceList, "GET", "/services", query={"name": names})["services"]
 
 
-def get(service_name: str, *, client: Client | None = None) -> types.Service:
-    """A service, also one that is down. Raises ServiceNotFound."""
-    answer: types.Service = _call(client, types.Service, "GET", service_name, "")
+def get(service_name: str, *, all_replicas: bool = False, client: Client | None = None) -> types.Service:
+    """A service, also one that is down. Raises ServiceNotFound.
+
+    `all_replicas`: also those that were over long ago, as far as they are kept.
+    """
+    query = {"all_replicas": int(all_replicas) or None}
+    answer: types.Service = _call(client, types.Service, "GET", service_name, "", query=query)
     return answer
 
 
@@ -163,13 +167,15 @@ def download_logs(
     client: Client | None = None,
 ) -> Path:
     """Write the logs so far to files: `replica-N.log` of each replica, also of those that are over, and
-    `load-balancer.log`. Returns their folder, `<local_dir>/service-<service ID>-<name>`.
+    `load-balancer.log`, which begins with a note if earlier lines are left out. Returns their folder,
+    `<local_dir>/service-<service ID>-<name>`.
 
     `replica_ids`: only the logs of these replicas. Replaces the files of an earlier download. Raises ServiceNotFound,
     ReplicaNotFound; OSError for a folder that cannot be written.
     """
     client = client or _client()
-    service, chosen = get(service_name, client=client), None if replica_ids is None else set(replica_ids)
+    service = get(service_name, all_replicas=True, client=client)
+    chosen = None if replica_ids is None else set(replica_ids)
     job_ids = {one["number"]: one["job_id"] for one in service["replicas"] if chosen is None or one["number"] in chosen}
     if unknown := sorted((chosen or set()) - job_ids.keys()):
         raise ReplicaNotFound(f"{service_name} has no replica {unknown[0]}")
@@ -182,7 +188,10 @@ def download_logs(
             for chunk in stream:
                 file.write(chunk)
     if chosen is None:
-        (folder / "load-balancer.log").write_text(proxy_log(service_name, client=client), encoding="utf-8")
+        text = proxy_log(service_name, tail=types.MAX_PROXY_LINES, client=client)
+        if text.count("\n") >= types.MAX_PROXY_LINES:
+            text = f"# The last {types.MAX_PROXY_LINES} lines: earlier ones are left out.\n{text}"
+        (folder / "load-balancer.log").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -203,7 +212,7 @@ def timeline(
 
 def job_of(service_name: str, replica_id: int, *, client: Client | None = None) -> int | None:
     """The job that a replica is; None if there is no such replica, or its job is not submitted yet."""
-    answer = get(service_name, client=client)["replicas"]
+    answer = get(service_name, all_replicas=True, client=client)["replicas"]
     return next((one["job_id"] for one in answer if one["number"] == replica_id), None)
 
 

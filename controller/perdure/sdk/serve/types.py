@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+MAX_PROXY_LINES = 100_000
+"""So many lines of the log of a proxy can be read."""
+MAX_TIMELINE_ENTRIES = 500
+"""So many entries of the timeline of a service are kept."""
+
 
 class ServiceReplica(TypedDict):
     """A replica of a service."""

@@ -32,12 +32,14 @@ def test_logs__are_downloaded(perdure: RunPerdure, monkeypatch: pytest.MonkeyPat
 
     entry = {"at": "2026-01-01T00:00:00Z", "kind": "service.scaled", "version": None, "replica": None, "message": "up"}
     monkeypatch.setattr(serve, "download_logs", download)
-    monkeypatch.setattr(serve, "timeline", lambda *_words, **_options: [entry])
+    monkeypatch.setattr(serve, "timeline", lambda *_words, limit=100, **_options: [entry] * limit)
     assert perdure("serve", "logs", "model", 2, 3, "--sync-down").output == f"Logs of model: {tmp_path}\n"
     assert not (tmp_path / "controller.log").exists()
     assert perdure("serve", "logs", "model", "-s").exit_code == 0
     assert asked == [("model", (2, 3)), ("model", None)]
-    assert "scaled: up" in (tmp_path / "controller.log").read_text()
+    note, *lines = (tmp_path / "controller.log").read_text().splitlines()
+    assert (note, len(lines)) == ("# The last 500 entries: earlier ones are not kept.", 500)
+    assert lines[0].endswith("scaled: up")
 
 
 @pytest.mark.parametrize("words", [(), (1, 2), (1, "--controller"), ("-s", "--load-balancer"), ("-s", "--tail", 3)])

@@ -38,7 +38,7 @@ router = APIRouter(prefix="/api/v1", tags=["services"], responses=error_response
 
 _MAX_NUMBER = 2**31 - 1
 _MISDIRECTED = 421
-_MAX_TLS_CHARS, _MAX_LINES = 100_000, 100_000
+_MAX_TLS_CHARS = 100_000
 _MAX_SECRETS, _MAX_NAME_CHARS = 1000, 1000
 Name = Annotated[str, Path(max_length=200, description="the service's name")]
 Number = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="the replica's number")]
@@ -113,9 +113,9 @@ def list_services(caller: Reader, name: Annotated[list[str] | None, Query(max_le
 
 
 @router.get("/services/{name}", responses=json_response(types.Service) | error_responses(404))
-def show(caller: Reader, name: Name) -> dict[str, Any]:
-    """A service, also the newest one of that name that is down."""
-    return _describe(caller, _visible(caller, name))
+def show(caller: Reader, name: Name, *, all_replicas: bool = False) -> dict[str, Any]:
+    """A service, also the newest one of that name that is down. `all_replicas`: also those that were over long ago."""
+    return _describe(caller, _visible(caller, name), all_replicas=all_replicas)
 
 
 @router.get("/service-ids/{service_id}", responses=json_response(types.Service) | error_responses(404))
@@ -176,7 +176,9 @@ def timeline(
 
 
 @router.get("/services/{name}/proxy-log", responses=json_response(types.ProxyLog) | error_responses(404, 421))
-def proxy_log(caller: Reader, name: Name, tail: Annotated[int, Query(ge=1, le=_MAX_LINES)] = 1000) -> dict[str, Any]:
+def proxy_log(
+    caller: Reader, name: Name, tail: Annotated[int, Query(ge=1, le=types.MAX_PROXY_LINES)] = 1000
+) -> dict[str, Any]:
     """The last lines of the log of a service's proxy. It has no headers and no queries of requests."""
     service_id = _visible(caller, name)
     _require_here(caller.context, name, service_id)
@@ -226,13 +228,14 @@ def _record(caller: Caller, action: str, name: str, *, gone: bool = False, **det
     return int(row.id)
 
 
-def _describe(caller: Caller, service_id: int) -> dict[str, Any]:
+def _describe(caller: Caller, service_id: int, *, all_replicas: bool = False) -> dict[str, Any]:
     context = caller.context
     with context.database.connect() as conn:
         row = records.get(conn, service_id)
         if row is None or caller.sees not in (None, row.user):
             raise no_such_service(str(service_id))
-        return _services(context).listing.describe(conn, [row], context.clock.now())[0]
+        now, listing = context.clock.now(), _services(context).listing
+        return listing.describe(conn, [row], now, all_replicas=all_replicas)[0]
 
 
 def _started(context: ApiContext, started: StartedService) -> dict[str, Any]:

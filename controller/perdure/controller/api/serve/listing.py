@@ -21,7 +21,7 @@ from perdure.recovery.market.services.spec import ReplicaPolicy
 from perdure.sdk.spec import service_fields as schema_service
 
 MAX_ENDED = 10
-"""So many replicas that are over are shown."""
+"""So many replicas that are over are shown, unless all are asked for."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,11 @@ class ServiceListing:
     #: Why there is no new certificate of a domain; "" if none is needed.
     certificate_problem: Callable[[str], str] = lambda _domain: ""
 
-    def describe(self, conn: Connection, rows: Sequence[Row[Any]], now: float) -> list[dict[str, Any]]:
+    def describe(
+        self, conn: Connection, rows: Sequence[Row[Any]], now: float, *, all_replicas: bool = False
+    ) -> list[dict[str, Any]]:
         """The API's Service objects, in the order of `rows` (of the table `service`)."""
-        return [self._service(conn, service, now) for service in self.reader.load(conn, rows)]
+        return [self._service(conn, service, now, all_replicas) for service in self.reader.load(conn, rows)]
 
     def url_of(self, conn: Connection, row: Row[Any], section: Mapping[str, Any]) -> str | None:
         """The endpoint of a service; None once it is down."""
@@ -51,7 +53,7 @@ class ServiceListing:
             return f"https://{domain}:{row.port}"
         return self.endpoint_url(row.port, "tls" in section, self.sharing.address_of(conn, row))
 
-    def _service(self, conn: Connection, service: ReadService, now: float) -> dict[str, Any]:
+    def _service(self, conn: Connection, service: ReadService, now: float, all_replicas: bool) -> dict[str, Any]:
         row, newest = service.row, service.newest
         views = [one.view for one in service.replicas]
         status = service_status(views, is_wanted=row.wanted == UP, has_failed=service.view.has_failed)
@@ -60,7 +62,7 @@ class ServiceListing:
         section = newest.section
         ended = [one for one in records.replicas(conn, [row.id], ended=True).get(row.id, ()) if one.row.ended_at]
         replicas = [_replica(row.name, one) for one in service.replicas]
-        replicas += [_ended(row.name, one) for one in ended[-MAX_ENDED:]]
+        replicas += [_ended(row.name, one) for one in (ended if all_replicas else ended[-MAX_ENDED:])]
         since = row.ready_since if status is ServiceStatus.READY else None
         return {
             "name": row.name,

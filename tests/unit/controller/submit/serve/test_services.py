@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import insert
 
 from perdure.controller.api.serve import proxies, services
+from perdure.controller.api.serve.listing import MAX_ENDED
 from perdure.controller.maintenance.serve.launches import PLACED_WITHIN_S
 from perdure.controller.reconcile.market_state import record_unavailable
 from perdure.controller.runtime.clock import ManualClock
@@ -20,6 +21,7 @@ from perdure.controller.store.services import records
 from perdure.controller.store.services.records import Replicas, Versions
 from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.market.cooldown import unavailable_after_preemption
+from perdure.sdk.serve import types
 from support.worlds.job_driver import OFFERS
 from unit.controller.submit.serve.conftest import SERVICE, Controller
 
@@ -242,6 +244,17 @@ def test_requests__name_a_service_that_does_not_exist(alone: Controller) -> None
         assert (answer.status_code, answer.json()["error"]["where"]) == (404, "name")
 
 
+def test_show__lists_all_replicas_that_are_over_where_asked(alone: Controller) -> None:
+    alone.up()
+    with alone.daemon.database.begin() as conn:
+        for _ in range(MAX_ENDED + 2):
+            number = records.insert_replica(conn, 1, 1, is_spot=False, now=1.0)
+            records.change_replica(conn, 1, number, retired_at=2.0, retired_as="FAILED")
+            records.change_replica(conn, 1, number, ended_at=3.0, final_status="FAILED")
+    lists = [alone.call("GET", f"/services/model{query}").json()["replicas"] for query in ("", "?all_replicas=1")]
+    assert [len(one) for one in lists] == [MAX_ENDED, MAX_ENDED + 2]
+
+
 def test_timeline__says_what_was_wanted_and_decided(alone: Controller) -> None:
     alone.up()
     alone.evaluate()
@@ -259,6 +272,8 @@ def test_timeline__says_what_was_wanted_and_decided(alone: Controller) -> None:
     assert entries[3]["message"] == "TERMINATED: a user has ended it"
     newest = alone.call("GET", "/services/model/timeline?limit=1").json()["entries"]
     assert [one["kind"] for one in newest] == ["service.down"]
+    most = alone.call("GET", f"/services/model/timeline?limit={types.MAX_TIMELINE_ENTRIES}")
+    assert most.status_code == 200
 
 
 def test_metrics__show_services_by_their_ids(alone: Controller) -> None:

@@ -1,0 +1,47 @@
+"""The logs of a service as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.sdk import serve
+from perdure.sdk.connection.client import Client
+from perdure.sdk.serve import types
+from unit.sdk.contract_server import Controller
+
+PATH = "/api/v1/services/model"
+
+
+def serve_model(controller: Controller, *job_ids: int | None, proxy_log: str = "", **changes: Any) -> None:
+    """The service `model`, with a replica for each job."""
+    replicas = [{"number": number, "job_id": job_id} for number, job_id in enumerate(job_ids, 1)]
+    controller.answers[PATH] = {"name": "model", "service_id": 3, "replicas": replicas, **changes}
+    controller.answers[f"{PATH}/proxy-log"] = {"text": proxy_log}
+
+
+def test_download__asks_for_everything_that_is_kept(client: Client, controller: Controller, tmp_path: Path) -> None:
+    serve_model(controller, controller.add("SUCCEEDED", printed=b"one\n"), None, proxy_log="GET /\n")
+    folder = serve.download_logs("model", local_dir=tmp_path, client=client)
+    assert folder == tmp_path / "service-3-model"
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "replica-1.log": "one\n",
+        "load-balancer.log": "GET /\n",
+    }
+    assert controller.called(f"GET {PATH}.all_replicas=1")
+    assert controller.called(f"GET {PATH}/proxy-log.tail={types.MAX_PROXY_LINES}")
+
+
+def test_download__says_where_the_log_of_the_proxy_was_cut(
+    client: Client,
+    controller: Controller,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(types, "MAX_PROXY_LINES", 2)
+    serve_model(controller, proxy_log="GET /b\nGET /c\n")
+    folder = serve.download_logs("model", local_dir=tmp_path, client=client)
+    note, *lines = (folder / "load-balancer.log").read_text().splitlines()
+    assert (note, lines) == ("# The last 2 lines: earlier ones are left out.", ["GET /b", "GET /c"])
