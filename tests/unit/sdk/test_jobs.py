@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from perdure.sdk import get, jobs, stream_and_get
-from perdure.sdk.connection.client import PAGE_SIZE, ApiError, Client
+from perdure.sdk.connection.client import PAGE_SIZE, ApiError, Client, ConnectionLost
 from perdure.sdk.dag import Dag
 from perdure.sdk.spec.problems import TaskError
 from perdure.sdk.task import Task
@@ -279,3 +279,7 @@ def test_download_logs__of_the_newest_job(client: Client, controller: Controller
     folder = jobs.download_logs(local_dir=tmp_path, client=client)
     assert folder == tmp_path / "1-bert"
     assert (folder / "run.log").read_bytes() == b"so far\n"
+    controller.cut_log_at.append(2)
+    with pytest.raises(ConnectionLost):
+        jobs.download_logs(local_dir=tmp_path, client=client)
+    assert (folder / "run.log").read_bytes() == b"so far\n", "what was downloaded earlier stays"

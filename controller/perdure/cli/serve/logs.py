@@ -79,6 +79,7 @@ def logs(
 def _download(client: Client, name: str, replica_ids: tuple[int, ...]) -> Path:
     """Write logs to files, of all replicas with the service's own; returns their folder. Raises `Failure`."""
     from perdure.sdk import serve
+    from perdure.sdk.files.downloads import replacing
 
     try:
         folder = serve.download_logs(name, replica_ids or None, client=client)
@@ -86,7 +87,8 @@ def _download(client: Client, name: str, replica_ids: tuple[int, ...]) -> Path:
             lines = list(map(_line, serve.timeline(name, limit=types.MAX_TIMELINE_ENTRIES, client=client)))
             if len(lines) >= types.MAX_TIMELINE_ENTRIES:
                 lines.insert(0, f"# The last {types.MAX_TIMELINE_ENTRIES} entries: earlier ones are not kept.")
-            (folder / "controller.log").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            with replacing(folder / "controller.log") as file:
+                file.write("".join(f"{line}\n" for line in lines).encode())
     except serve.ReplicaNotFound as error:
         raise Failure(f"{error}\n  see `perdure serve status {name} -a`", EXIT_NOT_FOUND) from error
     except OSError as error:

@@ -27,6 +27,7 @@ from perdure.sdk import logs
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost, user_name
 from perdure.sdk.connection.users import ownership
+from perdure.sdk.files.downloads import replacing
 from perdure.sdk.spec.problems import Problem, TaskError
 
 if TYPE_CHECKING:
@@ -302,8 +303,8 @@ def download_logs(
 ) -> Path:
     """Write the logs that a job has so far to files, one for each task. Returns the folder that holds them.
 
-    Without `job_id`: those of the newest job, or of the newest of that `name`. Replaces the files of an earlier
-    download. Raises JobNotFound; OSError for a folder that cannot be written.
+    Without `job_id`: those of the newest job, or of the newest of that `name`. Replaces each file of an earlier
+    download once the new one is complete. Raises JobNotFound; OSError for a folder that cannot be written.
     """
     client = client or _client()
     job = get(newest(name, client=client) if job_id is None else job_id, client=client)
@@ -313,8 +314,8 @@ def download_logs(
     for task in tasks:
         index = task["task_index"] if len(tasks) > 1 else None
         with (
-            open(folder / ("run.log" if index is None else f"run-{index}.log"), "wb") as file,
             client.logs(job["job_id"], task=index, follow=False) as stream,
+            replacing(folder / ("run.log" if index is None else f"run-{index}.log")) as file,
         ):
             for chunk in stream:
                 file.write(chunk)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from threading import Event
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -23,6 +24,7 @@ from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
 from perdure.sdk.connection import discovery
 from perdure.sdk.connection.client import ApiError, Client, user_name
+from perdure.sdk.files.downloads import replacing
 from perdure.sdk.serve import certificate, types
 from perdure.sdk.spec.problems import Problem, TaskError
 
@@ -170,8 +172,9 @@ def download_logs(
     `load-balancer.log`, which begins with a note if earlier lines are left out. Returns their folder,
     `<local_dir>/service-<service ID>-<name>`.
 
-    `replica_ids`: only the logs of these replicas. Replaces the files of an earlier download. Raises ServiceNotFound,
-    ReplicaNotFound; OSError for a folder that cannot be written.
+    `replica_ids`: only the logs of these replicas. Replaces each file of an earlier download once the new one is
+    complete. Raises ServiceNotFound; ReplicaNotFound, also for a log that is no longer kept of these replicas, after it
+    has written the others; OSError for a folder that cannot be written.
     """
     client = client or _client()
     service = get(service_name, all_replicas=True, client=client)
@@ -181,18 +184,34 @@ def download_logs(
         raise ReplicaNotFound(f"{service_name} has no replica {unknown[0]}")
     folder = Path(local_dir).expanduser() / f"service-{service['service_id']}-{service['name']}"
     folder.mkdir(parents=True, exist_ok=True)
-    for number, job_id in job_ids.items():
-        if job_id is None:
-            continue  # it has never had a machine
-        with open(folder / f"replica-{number}.log", "wb") as file, client.logs(job_id, follow=False) as stream:
-            for chunk in stream:
-                file.write(chunk)
+    missing = [
+        number
+        for number, job_id in job_ids.items()
+        if job_id is not None  # else it has never had a machine
+        and not _download(client, job_id, folder / f"replica-{number}.log")
+    ]
+    if missing and chosen is not None:
+        raise ReplicaNotFound(f"the log of replica {missing[0]} of {service_name} is no longer kept")
     if chosen is None:
         text = proxy_log(service_name, tail=types.MAX_PROXY_LINES, client=client)
         if text.count("\n") >= types.MAX_PROXY_LINES:
             text = f"# The last {types.MAX_PROXY_LINES} lines: earlier ones are left out.\n{text}"
-        (folder / "load-balancer.log").write_text(text, encoding="utf-8")
+        with replacing(folder / "load-balancer.log") as file:
+            file.write(text.encode())
     return folder
+
+
+def _download(client: Client, job_id: int, path: Path) -> bool:
+    """Write the log of a job to a file. False if it is no longer kept."""
+    try:
+        with client.logs(job_id, follow=False) as stream, replacing(path) as file:
+            for chunk in stream:
+                file.write(chunk)
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 def proxy_log(service_name: str, *, tail: int | None = None, client: Client | None = None) -> str:

@@ -45,3 +45,19 @@ def test_download__says_where_the_log_of_the_proxy_was_cut(
     folder = serve.download_logs("model", local_dir=tmp_path, client=client)
     note, *lines = (folder / "load-balancer.log").read_text().splitlines()
     assert (note, lines) == ("# The last 2 lines: earlier ones are left out.", ["GET /b", "GET /c"])
+
+
+def test_download__that_fails_leaves_what_was_downloaded_earlier(
+    client: Client, controller: Controller, tmp_path: Path
+) -> None:
+    """A log that is no longer kept does not end the others."""
+    serve_model(
+        controller, controller.add("SUCCEEDED", printed=b"one\n"), controller.add("SUCCEEDED", printed=b"two\n")
+    )
+    folder = serve.download_logs("model", local_dir=tmp_path, client=client)
+    del controller.jobs[1]
+    controller.logs[2] += b"more\n"
+    serve.download_logs("model", local_dir=tmp_path, client=client)
+    assert [(folder / f"replica-{number}.log").read_text() for number in (1, 2)] == ["one\n", "two\nmore\n"]
+    with pytest.raises(serve.ReplicaNotFound, match="replica 1 of model is no longer kept"):
+        serve.download_logs("model", [1], local_dir=tmp_path, client=client)
