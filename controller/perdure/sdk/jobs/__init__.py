@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from perdure.sdk import logs
 from perdure.sdk.connection import api_types, discovery
 from perdure.sdk.connection.client import ApiError, Client, ConnectionLost, user_name
 from perdure.sdk.connection.users import ownership
-from perdure.sdk.files.downloads import replacing
+from perdure.sdk.files.downloads import folder_name, replacing, whole_number
 from perdure.sdk.spec.problems import Problem, TaskError
 
 if TYPE_CHECKING:
@@ -312,7 +311,7 @@ def download_logs(
     folder.mkdir(parents=True, exist_ok=True)
     tasks = job.get("tasks") or [job]
     for task in tasks:
-        index = task["task_index"] if len(tasks) > 1 else None
+        index = whole_number(task["task_index"]) if len(tasks) > 1 else None
         with (
             client.logs(job["job_id"], task=index, follow=False) as stream,
             replacing(folder / ("run.log" if index is None else f"run-{index}.log")) as file,
@@ -324,8 +323,7 @@ def download_logs(
 
 def download_folder(job: api_types.Job, local_dir: str | os.PathLike[str] = DOWNLOAD_DIR) -> Path:
     """The folder of a job's downloaded logs: `<local_dir>/<job ID>-<name>`."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "-", job["name"])
-    return Path(local_dir).expanduser() / f"{job['job_id']}-{name}"
+    return Path(local_dir).expanduser() / folder_name(job["job_id"], job["name"])
 
 
 def wait(

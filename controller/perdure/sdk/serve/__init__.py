@@ -24,7 +24,7 @@ from perdure.recovery.statuses import EXIT_NOT_FOUND
 from perdure.sdk import jobs
 from perdure.sdk.connection import discovery
 from perdure.sdk.connection.client import ApiError, Client, user_name
-from perdure.sdk.files.downloads import replacing
+from perdure.sdk.files.downloads import folder_name, replacing, whole_number
 from perdure.sdk.serve import certificate, types
 from perdure.sdk.spec.problems import Problem, TaskError
 
@@ -182,13 +182,13 @@ def download_logs(
     job_ids = {one["number"]: one["job_id"] for one in service["replicas"] if chosen is None or one["number"] in chosen}
     if unknown := sorted((chosen or set()) - job_ids.keys()):
         raise ReplicaNotFound(f"{service_name} has no replica {unknown[0]}")
-    folder = Path(local_dir).expanduser() / f"service-{service['service_id']}-{service['name']}"
+    folder = Path(local_dir).expanduser() / f"service-{folder_name(service['service_id'], service['name'])}"
     folder.mkdir(parents=True, exist_ok=True)
     missing = [
         number
         for number, job_id in job_ids.items()
         if job_id is not None  # else it has never had a machine
-        and not _download(client, job_id, folder / f"replica-{number}.log")
+        and not _download(client, job_id, folder / f"replica-{whole_number(number)}.log")
     ]
     if missing and chosen is not None:
         raise ReplicaNotFound(f"the log of replica {missing[0]} of {service_name} is no longer kept")

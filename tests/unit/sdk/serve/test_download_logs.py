@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from perdure.sdk import serve
 from perdure.sdk.connection.client import Client
+from perdure.sdk.connection.endpoint import ClientError
 from perdure.sdk.serve import types
 from unit.sdk.contract_server import Controller
 
@@ -61,3 +63,22 @@ def test_download__that_fails_leaves_what_was_downloaded_earlier(
     assert [(folder / f"replica-{number}.log").read_text() for number in (1, 2)] == ["one\n", "two\nmore\n"]
     with pytest.raises(serve.ReplicaNotFound, match="replica 1 of model is no longer kept"):
         serve.download_logs("model", [1], local_dir=tmp_path, client=client)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "/../../../outside"},
+        {"service_id": "x/../../../outside"},
+        {"replicas": [{"number": "/../../../outside", "job_id": 1}]},
+    ],
+)
+def test_download__writes_to_no_other_folder(
+    client: Client, controller: Controller, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    inside = tmp_path / "a/b/c"
+    serve_model(controller, controller.add("SUCCEEDED", printed=b"one\n"), **changes)
+    with contextlib.suppress(ClientError):
+        serve.download_logs("model", local_dir=inside, client=client)
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(inside)]
+    assert written == []
