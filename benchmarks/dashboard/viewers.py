@@ -145,15 +145,17 @@ class Viewers:
 
     async def _read_list(self, changed: asyncio.Event, phase: float) -> None:
         loop = asyncio.get_running_loop()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         wait_s = POLL_S * phase
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(changed.wait(), wait_s)
             changed.clear()
             began = loop.time()
+            # A connection of its own for each: the server closes those that are idle for some seconds.
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             writer.write(f"GET {LIST} HTTP/1.1\r\n{self._head}\r\n".encode())
             page = json.loads(await _body(reader))
+            writer.close()
             self.shown = [job["job_id"] for job in page["jobs"]]
             self.requests += 1
             await asyncio.sleep(max(0.0, began + MIN_INTERVAL_S - loop.time()))
