@@ -67,6 +67,7 @@ from perdure.controller.reconcile.slot_grants import SlotGrants
 from perdure.controller.reconcile.work_items import complete
 from perdure.controller.runtime import endpoint_file
 from perdure.controller.runtime.clock import Clock
+from perdure.controller.runtime.config.clusters_config import read_clusters_config
 from perdure.controller.runtime.config.config_file import ConfigFile
 from perdure.controller.runtime.config.listen import is_loopback
 from perdure.controller.runtime.config.notify_config import CALLBACK, read_notify_config
@@ -151,6 +152,7 @@ class Daemon:
 
         is_private = is_loopback(settings.host) and not settings.listen.trust_proxy_tls
         notify = read_notify_config(ConfigFile.load(settings.home), listens_on_loopback=is_private)
+        keep_disks = read_clusters_config(ConfigFile.load(settings.home)).keep_disks
         channels = dict(build_channels(notify, wall_clock, database, clock))
         if notify.runs_callbacks:
             channels[CALLBACK] = CallbackChannel(database, settings.home / "callbacks")
@@ -202,7 +204,7 @@ class Daemon:
             market=market,
             timeouts=scale_timeouts(settings.timeouts, time_scale),
             intent_builder=IntentBuilder(
-                member.controller_id, keyring.incarnations, opens_ports(clouds), stoppable(clouds)
+                member.controller_id, keyring.incarnations, opens_ports(clouds), stoppable(clouds), keep_disks
             ),
             forward=peer_outbox.forward if peer_outbox else complete,
             on_directive=sessions.push_directive,

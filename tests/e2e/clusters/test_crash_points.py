@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from perdure.controller.runtime.failpoints import CLUSTER_FAILPOINTS, VARIABLE
-from perdure.sdk import Resources
 from support.helpers.clusters import Clusters, running_clusters
 
 IN_SHORT = ("cluster.created", "slot.granted:2")
@@ -24,8 +23,7 @@ def live_through(home: Path, point: str) -> None:
     with running_clusters(home, environ=environ) as sky:
         begun_with = pid_of(sky)
         environ.clear()  # the next daemon does not die
-        # The home of on-demand machines is on their disks, which are kept: it has no bucket.
-        sky.launch("dev", resources=Resources(use_spot=point.startswith("home.")))
+        sky.launch("dev")
         line = "echo $SKYPILOT_INTERNAL_JOB_ID >> ~/ran.txt"
         numbers = [sky.exec("dev", line) for _ in range(3)]
         for number in numbers:

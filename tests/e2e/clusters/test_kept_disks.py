@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from perdure.sdk import Resources
-from support.helpers.clusters import Clusters
+from support.helpers.clusters import CONFIG, KEEP_DISKS, Clusters, running_clusters
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def sky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    with running_clusters(tmp_path_factory.mktemp("home"), CONFIG + KEEP_DISKS) as one:
+        yield one
 
 
 def one(sky: Clusters, name: str) -> dict[str, Any]:

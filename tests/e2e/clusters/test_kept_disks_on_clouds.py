@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.sdk import Resources
-from support.helpers.clusters import Clusters
+from support.helpers.clusters import KEEP_DISKS, Clusters
 from support.worlds.jobs_on_clouds import running_jobs_on_clouds
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
 def test_disks__are_those_of_the_same_machines_after_stop_and_start(tmp_path: Path, cloud: str) -> None:
-    with running_jobs_on_clouds(tmp_path, cloud) as world:
+    with running_jobs_on_clouds(tmp_path, cloud, config=KEEP_DISKS) as world:
         sky, fake = Clusters(world.controller), world.fakes[cloud]
         ports = [8080] if cloud == "aws" else None
         sky.launch("kept", num_nodes=2, resources=Resources(cpus="2+", infra=cloud, ports=ports))

@@ -92,7 +92,7 @@ def test_stop_and_start__keep_the_queue(sky: Clusters) -> None:
 
 @pytest.mark.slow
 def test_home__is_there_again_after_stop_and_start(sky: Clusters) -> None:
-    sky.launch("home", num_nodes=2, resources=Resources(cpus=1, use_spot=True, infra="local"))
+    sky.launch("home", num_nodes=2, resources=Resources(cpus=1, infra="local"))
     buckets = sky.controller.home / "local" / "buckets"
     sky.controller.until(lambda: one(sky, "home")["home"], "the bucket of its home")
     kind, _, bucket = one(sky, "home")["home"].partition(":")

@@ -117,7 +117,7 @@ class Components:
         outbox = None if alone else self._outbox()
         self.reconciler = Reconciler(
             inbox=inbox, dispatcher=self.dispatcher, database=database, clock=clock, market=market, timeouts=TIMEOUTS,
-            intent_builder=IntentBuilder(CONTROLLER, stoppable=frozenset(world.clouds)),
+            intent_builder=IntentBuilder(CONTROLLER, stoppable=frozenset(world.clouds), keep_disks=True),
             forward=outbox.forward if outbox else complete,
             on_directive=self.sessions.push_directive, on_job_changed=partial(_publish_job, job_updates, self.queue),
             batch_size=_BATCH_SIZES[(world.scenario.seed + process.number) % len(_BATCH_SIZES)],

@@ -16,6 +16,7 @@ from perdure.sdk.connection.discovery import running
 from support.helpers.controllers import Controller, running_controller
 
 CONFIG = "local: {accelerators: {V100: 8}}\n"
+KEEP_DISKS = "clusters: {keep_disks: true}\n"
 
 
 @dataclass(frozen=True)

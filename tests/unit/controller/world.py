@@ -91,6 +91,7 @@ class World:
     notify: NotifyConfig | None = None
     opens_ports: frozenset[str] = frozenset()  # the clouds that open ports of clusters
     stoppable: frozenset[str] = frozenset()  # the clouds that keep the disks of clusters
+    keep_disks: bool = True
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.clock)
@@ -124,7 +125,9 @@ class World:
             clock=self.clock,
             market=market,
             timeouts=self.timeouts,
-            intent_builder=IntentBuilder("test", opens_ports=self.opens_ports, stoppable=self.stoppable),
+            intent_builder=IntentBuilder(
+                "test", opens_ports=self.opens_ports, stoppable=self.stoppable, keep_disks=self.keep_disks
+            ),
             forward=self._forward,
             on_directive=lambda key, directive: self.directives.append((key, directive.target)),
         )

@@ -17,12 +17,10 @@ from sqlalchemy.exc import IntegrityError
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import Store
 from perdure.controller.clouds.base.protocol import Cloud
-from perdure.controller.clouds.registry import stoppable
 from perdure.controller.execute.unneeded_resources import UnneededResources
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
-from perdure.controller.store.clusters import cluster_homes
-from perdure.recovery.market.view import Market
+from perdure.controller.store.clusters import cluster_disks, cluster_homes
 
 log = structlog.get_logger(__name__)
 
@@ -55,9 +53,8 @@ class ClusterHomes:
         now = self.clock.now()
         with self.database.connect() as conn:
             missing, unneeded = cluster_homes.missing(conn, now - _RETRY_S), cluster_homes.unneeded(conn)
+            missing = [row for row in missing if not cluster_disks.keeps_disks(conn, row.job_id, row.generation)]
         for row in missing:
-            if row.cloud in stoppable(self.clouds) and row.market == Market.ON_DEMAND.value and not row.recover:
-                continue  # its disks are kept
             if (store := self._store_for(row.cloud)) is not None:
                 self._create(row.cluster_id, store, now)
         for row in unneeded:

@@ -16,6 +16,7 @@ from perdure.controller.store.records import intents
 from perdure.controller.store.records.buckets import removable
 from perdure.controller.store.records.clusters import DOWN
 from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
+from perdure.controller.store.records.job_claims import older_controllers
 from perdure.controller.store.tables import JobRow, TaskRow
 from perdure.recovery import actions
 from perdure.recovery.job import JobView
@@ -42,6 +43,7 @@ class IntentBuilder:
     incarnations: Incarnations = NO_INCARNATIONS
     opens_ports: Collection[str] = frozenset()  # the clouds that open ports to the internet
     stoppable: Collection[str] = frozenset()  # the clouds that stop and start machines
+    keep_disks: bool = False  # whether new machines of clusters are stopped instead of ended
 
     def record(
         self, conn: Connection, decided: Sequence[tuple[JobView, Sequence[actions.Action]]], now: float
@@ -73,7 +75,7 @@ class IntentBuilder:
         match action:
             case actions.Launch():
                 kind, generation = IntentKind.LAUNCH, action.generation
-                request = self._launch_request(conn, tasks[job.id, action.task], job, action)
+                request = self._launch_request(conn, tasks[job.id, action.task], job, action, now)
             case actions.Terminate():
                 kind, generation = IntentKind.TERMINATE, action.generation
                 request = self._terminate_request(job, action)
@@ -92,7 +94,9 @@ class IntentBuilder:
         token = self.incarnations.launch_token(self.controller, (job.id, 0, 0))
         return intents.add_all(conn, [Intent(UNSAVED, job.id, 0, 0, IntentKind.REMOVE_STORAGE, token, {}, now)])
 
-    def _launch_request(self, conn: Connection, row: Row[Any], job: JobView, action: actions.Launch) -> dict[str, Any]:
+    def _launch_request(
+        self, conn: Connection, row: Row[Any], job: JobView, action: actions.Launch, now: float
+    ) -> dict[str, Any]:
         is_host = row.spec.get("host", False) and action.offer.cloud in self.stoppable
         return {
             "controller": self.controller,
@@ -103,9 +107,26 @@ class IntentBuilder:
             **machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
             **_cloud_settings(row.spec, action.offer.cloud),
             **_mount_modes(row.spec),
-            **(_on_kept_disks(conn, row.cluster_id, job, action) if is_host else {}),
+            **(self._on_kept_disks(conn, row.cluster_id, job, action, now) if is_host else {}),
             **(self._open_ports(conn, row, action.offer) if row.spec.get("ports") else {}),
         }
+
+    def _on_kept_disks(
+        self, conn: Connection, cluster_id: int, job: JobView, action: actions.Launch, now: float
+    ) -> dict[str, Any]:
+        """Of a launch for a cluster: whether its machines may be stopped, and the stopped ones that are to be started.
+
+        A cluster that recovers by itself does so on other machines, unless it has been stopped before. A controller
+        of an older version would end stopped machines: while one lives, no others are kept.
+        """
+        if action.offer.market is not Market.ON_DEMAND:
+            return {}
+        kept = cluster_disks.of_clusters(conn, [cluster_id]).get(cluster_id, [])
+        if len(kept) == action.num_nodes and all(codec.decode_offer(row.offer).key == action.offer.key for row in kept):
+            return {"keeps_disks": True, "cluster_id": cluster_id, "resumes": [row.instance_id for row in kept]}
+        if not self.keep_disks or job.tasks[action.task].recovery.recovers:
+            return {}
+        return {} if older_controllers(conn, cluster_disks.SINCE_REVISION, now) else {"keeps_disks": True}
 
     def _open_ports(self, conn: Connection, row: Row[Any], offer: Offer) -> dict[str, Any]:
         """The ports that a launch for a cluster opens. Where, is recorded with it."""
@@ -137,19 +158,6 @@ def _mount_modes(spec: Mapping[str, Any]) -> dict[str, Any]:
     """How the task mounts buckets, if it does."""
     modes = sorted({mount["mode"] for mount in spec.get("mounts", ())} - {"COPY"})
     return {"mount_modes": modes} if modes else {}
-
-
-def _on_kept_disks(conn: Connection, cluster_id: int, job: JobView, action: actions.Launch) -> dict[str, Any]:
-    """Of a launch for a cluster: whether its machines may be stopped, and the stopped ones that are to be started.
-
-    A cluster that recovers by itself does so on other machines, unless it has been stopped before.
-    """
-    if action.offer.market is not Market.ON_DEMAND:
-        return {}
-    kept = cluster_disks.of_clusters(conn, [cluster_id]).get(cluster_id, [])
-    if len(kept) == action.num_nodes and all(codec.decode_offer(row.offer).key == action.offer.key for row in kept):
-        return {"keeps_disks": True, "cluster_id": cluster_id, "resumes": [row.instance_id for row in kept]}
-    return {} if job.tasks[action.task].recovery.recovers else {"keeps_disks": True}
 
 
 def _keeping_disks(conn: Connection, host: Row[Any], job: JobView, action: actions.Terminate) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from perdure.controller.maintenance.cluster_homes import ClusterHomes
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.store.clusters import cluster_homes
 from perdure.controller.store.clusters.tables import ClusterRow
-from perdure.controller.store.records import clusters
+from perdure.controller.store.records import clusters, intents
 from perdure.controller.store.records.clusters import Cluster, host_key
+from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.store.records.jobs import Attempt, Job, Task, insert_batch
 
 
@@ -88,6 +89,16 @@ def test_home__is_in_the_store_of_the_cloud(database: Engine, cloud: str, store:
     with database.connect() as conn:
         wanted = cluster_homes.wanted_of(conn, installation.cluster)
     assert (wanted.bucket if wanted else None) == (installation.bucket if store else None)
+
+
+@pytest.mark.parametrize("keeps_disks", [False, True])
+def test_home__has_a_bucket_unless_the_disks_of_the_machines_are_kept(database: Engine, keeps_disks: bool) -> None:
+    installation = Installation(database, "aws")
+    request = {"keeps_disks": True} if keeps_disks else {}
+    with database.begin() as conn:
+        intents.add_all(conn, [Intent(UNSAVED, installation.host, 0, 1, IntentKind.LAUNCH, "token", request, 0.0)])
+    installation.homes.tick()
+    assert bool(installation.stores["s3"].buckets) is not keeps_disks
 
 
 def test_store_that_fails__is_reported_and_tried_again_later(database: Engine) -> None:

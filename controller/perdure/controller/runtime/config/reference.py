@@ -18,6 +18,7 @@ _BACKUP = "perdure.controller.maintenance.backup_schedule"
 _NOTIFY = "perdure.controller.runtime.config.notify_config"
 _ACME = "perdure.controller.runtime.config.acme_config"
 _OIDC = "perdure.controller.runtime.config.oidc_config"
+_CLUSTERS = "perdure.controller.runtime.config.clusters_config"
 _CLOUDS = "perdure.controller.clouds.registry"
 _STORES = "perdure.controller.buckets.configured"
 
@@ -30,6 +31,7 @@ def config_keys() -> Iterator[ConfigKey]:
     yield from import_module(_NOTIFY).CONFIG_KEYS
     yield from import_module(_ACME).CONFIG_KEYS
     yield from import_module(_OIDC).CONFIG_KEYS
+    yield from import_module(_CLUSTERS).CONFIG_KEYS
     for descriptor in import_module(_CLOUDS).descriptors().values():
         yield from descriptor.config_keys()
     yield from import_module(_STORES).CONFIG_KEYS

@@ -19,6 +19,7 @@ probes: {…}                             # off without this section: see `maint
 backup: {…}                             # off without this section: see `maintenance.backup_schedule`
 notify: {…}                             # where notifications go: see `notify_config`
 services: {…}                           # certificates of endpoints by ACME: see `acme_config`
+clusters: {keep_disks: true}            # default: false; see `clusters_config`
 default_store: s3                       # of buckets that have only a name; default: the local store
 local: {…}                              # one section per cloud; `local: false` turns the local cloud off
 r2: {…}                                 # one section per store: see docs/guides/buckets.md
@@ -59,6 +60,7 @@ OTHER_SECTIONS = (
     "notify",
     "services",
     "oidc",
+    "clusters",
     "s3",
     "gcs",
     "azure_blob",

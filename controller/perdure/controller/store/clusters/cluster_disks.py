@@ -20,6 +20,8 @@ from perdure.controller.store.tables import ClusterDiskRow
 
 Disk = ClusterDiskRow.__table__  # type: ignore[attr-defined]
 
+SINCE_REVISION = "0013"  # of the schema. The sweep of a controller of an older one ends every stopped machine.
+
 _HOSTS = select(Job.c.id, Job.c.cluster_id, Cluster.c.wanted).join(Cluster, Cluster.c.id == Job.c.cluster_id)
 _HOSTS = _HOSTS.where(Job.c.id.in_(bindparam("job_ids", expanding=True)), IS_HOST)
 _LAUNCHES = select(Intents.c.generation, Intents.c.request).where(
@@ -102,6 +104,11 @@ def launch_request(conn: Connection, job_id: int, generation: int) -> Mapping[st
     """What was requested with the launch of an attempt of a job with one task; empty if it was not."""
     rows = conn.execute(_LAUNCHES, {"of_job": job_id})
     return next((row.request for row in rows if row.generation == generation), {})
+
+
+def keeps_disks(conn: Connection, job_id: int, generation: int) -> bool:
+    """Whether the machines of an attempt are stopped at its end, and nothing of them is saved elsewhere."""
+    return bool(launch_request(conn, job_id, generation).get("keeps_disks"))
 
 
 def is_ending(conn: Connection, cluster_id: int, host_key: str) -> bool:

@@ -44,7 +44,7 @@ def wanted_of(conn: Connection, cluster_id: int) -> Row[Any] | None:
 
 
 def missing(conn: Connection, tried_before: float) -> list[Row[Any]]:
-    """(cluster_id, cloud, market, recover) of the clusters with machines and without the bucket.
+    """(cluster_id, cloud, job_id, generation) of the clusters with machines and without the bucket.
 
     Not of those that failed since then.
     """
@@ -52,7 +52,7 @@ def missing(conn: Connection, tried_before: float) -> list[Row[Any]]:
     is_recent = exists().where(Home.c.cluster_id == Cluster.c.id, Home.c.is_ready | has_failed)
     query = (
         select(Cluster.c.id.label("cluster_id"), Attempt.c.offer["cloud"].as_string().label("cloud"))
-        .add_columns(Attempt.c.offer["market"].as_string().label("market"), Cluster.c.recover)
+        .add_columns(Attempt.c.job_id, Attempt.c.generation)
         .join(Job, Job.c.cluster_id == Cluster.c.id)
         .join(Attempt, Attempt.c.job_id == Job.c.id)
         .where(Cluster.c.wanted == UP, IS_HOST, Attempt.c.state != AttemptState.GONE.value, ~is_recent)

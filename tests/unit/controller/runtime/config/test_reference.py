@@ -15,6 +15,7 @@ from perdure.controller.maintenance.backup_schedule import read_backup_config
 from perdure.controller.maintenance.offer_probes import read_probe_config
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.acme_config import read_acme_config
+from perdure.controller.runtime.config.clusters_config import read_clusters_config
 from perdure.controller.runtime.config.config_file import ConfigFile, SettingsError
 from perdure.controller.runtime.config.config_key import ConfigKey, child_names
 from perdure.controller.runtime.config.notify_config import read_notify_config
@@ -48,6 +49,7 @@ def read_all(home: Path, config: dict[str, Any]) -> None:
     read_backup_config(settings)
     build_clouds(settings.sections, home, ManualClock(), local_home=settings.local_home)
     configured_stores(settings, buckets_on_node="/buckets")
+    read_clusters_config(ConfigFile.load(home))
     read_notify_config(ConfigFile.load(home), listens_on_loopback=True)
     read_acme_config(home)
     read_oidc_config(ConfigFile.load(home))

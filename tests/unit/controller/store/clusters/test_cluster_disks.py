@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from perdure.controller.clouds.base.protocol import InstanceState
 from perdure.controller.execute.unneeded_resources import UnneededResources
 from perdure.controller.maintenance.orphan_sweep import OrphanSweep
 from perdure.controller.store.clusters import cluster_disks
 from perdure.controller.store.clusters.tables import ClusterRow
-from perdure.controller.store.records import clusters
+from perdure.controller.store.records import clusters, job_claims
 from perdure.controller.store.records.clusters import Cluster, host_key
 from perdure.recovery import events
 from perdure.recovery.job import Recovery
@@ -58,6 +58,11 @@ class KeptCluster:
     @property
     def generation(self) -> int:
         return self.world.view(self.jobs[-1]).tasks[0].attempts[-1].generation
+
+    def switch(self, *, on: bool) -> None:
+        """Start the controller again with another `clusters.keep_disks`."""
+        self.world.keep_disks = on
+        self.world.restart(self.world.owner + "+")
 
     def want(self, wanted: str) -> None:
         with self.world.database.begin() as conn:
@@ -213,6 +218,39 @@ def test_stop__ends_machines_whose_home_is_saved(cluster: KeptCluster, more: dic
     cluster.start(**more)
     cluster.stop()
     assert (cluster.machines(), cluster.rows()) == ({}, [])
+
+
+def test_switch__is_off_for_new_machines_and_not_for_kept_ones(cluster: KeptCluster) -> None:
+    cluster.switch(on=False)
+    cluster.start()
+    cluster.stop()
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+    cluster.switch(on=True)
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.switch(on=False)
+    for _ in range(2):
+        cluster.stop()
+        assert cluster.machines() == {id: InstanceState.STOPPED}, "nothing of it is saved elsewhere"
+        cluster.start()
+        assert cluster.machines() == {id: InstanceState.RUNNING}
+    cluster.stop()
+    cluster.down()
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("revision", "until", "keeps"), [("0012", 1e11, False), ("0012", 0.0, True), ("0013", 1e11, True)]
+)
+def test_stop__keeps_no_disks_while_a_controller_lives_that_would_end_them(
+    cluster: KeptCluster, revision: str, until: float, keeps: bool
+) -> None:
+    with cluster.world.database.begin() as conn:
+        lease = {"started_at": 0.0, "lease_until": until, "schema_revision": revision}
+        conn.execute(insert(job_claims.Controller).values(id="old", **lease))
+    cluster.start()
+    cluster.stop()
+    assert list(cluster.machines().values()) == ([InstanceState.STOPPED] if keeps else [])
 
 
 def test_cancelled_launch__leaves_no_disk(cluster: KeptCluster) -> None:
