@@ -94,15 +94,24 @@ class NodePaths:
     def begin_attempt(self, token: str) -> None:
         """Forget what another attempt has left here: the machine was stopped, and is started again for this one.
 
-        What the machine has installed stays, and what its home had at first. Repeatable. Raises OSError.
+        What the machine has installed stays, and what its home had at first. Repeatable. Raises OSError. Without a
+        readable record of the attempt, nothing is forgotten: this one may be running.
         """
         digest, record = hashlib.sha256(token.encode()).hexdigest(), self.root / "attempt"
-        if record.exists() and record.read_text() != digest:
+        recorded = record.read_text(errors="replace") if record.exists() else ""
+        if recorded == digest:
+            return
+        if len(recorded) == len(digest) and recorded.isalnum():
             for path in self.root.iterdir():
                 if path.name not in _KEPT:
                     _remove(path, self.root.stat().st_dev)
             self.create()
-        record.write_text(digest)
+        new = record.with_name("attempt.new")
+        with new.open("w") as file:  # an agent starts again after a power cut: the record is whole, or the old one
+            file.write(digest)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(record)
 
     def append_to_job_log(self, line: str) -> None:
         """Append a line of the agent to the job's log, in one write. On a full disk the line is dropped."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+
+import pytest
 
 from perdure.agent.paths import NodePaths
 
 OLD, NEW = "token-of-attempt-1", "token-of-attempt-2"
+OLD_DIGEST = hashlib.sha256(OLD.encode()).hexdigest()
 
 
 def used(root: Path) -> NodePaths:
@@ -34,6 +38,28 @@ def test_begin_attempt__of_the_same_attempt_changes_nothing(tmp_path: Path) -> N
     before = {path: path.read_bytes() for path in paths.root.rglob("*") if path.is_file()}
     paths.begin_attempt(OLD)
     assert {path: path.read_bytes() for path in paths.root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("left", ["", OLD_DIGEST[:20], "\0" * 64])
+def test_begin_attempt__after_a_power_cut_forgets_nothing(tmp_path: Path, left: str) -> None:
+    paths = used(tmp_path)
+    (paths.root / "attempt").write_text(left)
+    paths.begin_attempt(OLD)
+    assert (paths.spec.exists(), paths.state.exists(), paths.token.exists()) == (True, True, True)
+    assert (paths.root / "attempt").read_text() == OLD_DIGEST
+
+
+def test_begin_attempt__writes_the_record_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is truncated and written at each start of the agent is empty after a power cut."""
+    paths = used(tmp_path)
+    before = (paths.root / "attempt").stat()
+    paths.begin_attempt(OLD)
+    after = (paths.root / "attempt").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    monkeypatch.setattr("os.fsync", lambda _descriptor: (_ for _ in ()).throw(OSError("the power is cut")))
+    with pytest.raises(OSError, match="power"):
+        paths.begin_attempt(NEW)
+    assert (paths.root / "attempt").read_text() == OLD_DIGEST
 
 
 def test_begin_attempt__of_another_one_keeps_tools_and_what_the_home_had_at_first(tmp_path: Path) -> None:
