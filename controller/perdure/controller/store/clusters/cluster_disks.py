@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, exists, or_, select, update
 
 from perdure.controller.store.engine.database import insert_into
 from perdure.controller.store.records.clusters import DOWN, IS_HOST, Cluster
@@ -130,9 +130,10 @@ def kept(conn: Connection) -> set[tuple[str, str]]:
 
 
 def unneeded(conn: Connection) -> list[Row[Any]]:
-    """The machines of clusters that are down."""
+    """The machines of clusters that are down, once the job that held them has ended them in order."""
+    has_machines = exists().where(Job.c.cluster_id == Disk.c.cluster_id, Job.c.cluster_job.is_(None), ~Job.c.finalized)
     query = select(Disk).outerjoin(Cluster, Cluster.c.id == Disk.c.cluster_id)
-    return list(conn.execute(query.where(or_(Cluster.c.id.is_(None), Cluster.c.wanted == DOWN))))
+    return list(conn.execute(query.where(or_(Cluster.c.id.is_(None), Cluster.c.wanted == DOWN), ~has_machines)))
 
 
 def forget(conn: Connection, rows: Sequence[Row[Any]]) -> None:

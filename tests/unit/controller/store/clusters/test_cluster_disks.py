@@ -205,6 +205,21 @@ def test_down__of_a_cluster_that_was_started_again_ends_it(cluster: KeptCluster)
     assert cluster.rows() == []
 
 
+def test_down__leaves_machines_that_were_started_again_their_time_to_save(cluster: KeptCluster) -> None:
+    cluster.start()
+    cluster.stop()
+    job = cluster.start()
+    (id,) = cluster.machines()
+    cluster.want("DOWN")
+    cluster.world.deliver(job, events.CancelRequested(60.0))
+    cluster.down()
+    assert cluster.machines() == {id: InstanceState.RUNNING}, "its jobs are saving"
+    cluster.world.report(job, NodePhase.ENDED, generation=cluster.generation, interrupted=True)
+    cluster.world.pass_time(10)
+    cluster.down()
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+
+
 def test_sweep__ends_what_a_cluster_that_is_down_has_kept(cluster: KeptCluster) -> None:
     cluster.start()
     cluster.stop()
