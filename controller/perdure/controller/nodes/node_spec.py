@@ -119,8 +119,11 @@ class NodeSpecBuilder:
         }
 
     def _home(self, conn: Connection, row: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Where a host keeps its home, in the form of a mount; None if on its disk, nowhere, or its cluster is down."""
-        if cluster_disks.keeps_disks(conn, row["job_id"], row["generation"]):
+        """Where a host keeps its home, in the form of a mount; None if on its disk, nowhere, or its cluster is down.
+
+        Machines whose disks will be kept restore the home that others have saved, if some have.
+        """
+        if cluster_disks.launch_request(conn, row["job_id"], row["generation"]).get("resumes"):
             return None
         home, cloud = cluster_homes.wanted_of(conn, row["cluster_id"]), row["offer"]["cloud"]
         if home is None or home.store not in self.storage.stores or (home.store == "local") != (cloud == "local"):

@@ -11,6 +11,10 @@ from sqlalchemy import insert, update
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.clusters import cluster_homes
+from perdure.controller.store.clusters.tables import ClusterRow
+from perdure.controller.store.records import clusters, intents
+from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.store.records.jobs import Attempt, Task, insert_batch
 from perdure.recovery import events
 from perdure.recovery.job import Timeouts
@@ -91,3 +95,41 @@ def test_gpus_per_node__are_those_of_the_machine_that_was_bought(
         built = builder.build(conn, ((job, 0, 1), 0))
     assert built is not None
     assert built["gpus_per_node"] == count
+
+
+class S3:
+    """Stores with buckets on S3, which machines mount as they are."""
+
+    stores = ("s3",)
+
+    def node_mounts(self, mounts: Any, *, cloud: str) -> list[Any]:
+        return list(mounts)
+
+
+@pytest.mark.parametrize(
+    ("launch", "is_mounted"),
+    [({}, True), ({"keeps_disks": True}, True), ({"keeps_disks": True, "resumes": ["i"]}, False)],
+)
+def test_home__is_restored_unless_it_is_on_the_disks_that_start_again(
+    world: World, launch: dict[str, Any], is_mounted: bool
+) -> None:
+    """A cluster of spot machines has saved it, and is started on-demand."""
+    spec = {"setup": None, "run": None, "envs": {}, "workdir": None, "uploads": [], "mounts": [], "host": True}
+    row = ClusterRow(name="dev", active_name="dev", wanted="UP", created_at=0, launched_at=0, active_at=0, config={})
+    with world.database.begin() as conn:
+        cluster = clusters.insert_cluster(conn, {**row.model_dump(exclude={"id"}), "starts": 2})
+        cluster_homes.add(conn, cluster, "s3", "perdure-home-1", 0.0)
+        cluster_homes.change(conn, cluster, is_ready=True)
+        columns = {"name": "j", "submitted_at": 0.0, "user": "", "priority": 0, "num_tasks": 1, "cluster_id": cluster}
+        (job,) = insert_batch(conn, columns)
+        about = {"task_id": "t", "status": "RUNNING", "config": {}, "spec": spec, "requirements": [], "recovery": {}}
+        more = {"state": "ACTIVE", "reason": "STARTED", "message": "", "name": "t"}
+        conn.execute(insert(Task).values(job_id=job, index=0, **about, **more))
+        attempt = {"job_id": job, "task_index": 0, "generation": 1, "state": "RUNNING", "requested_at": 0.0}
+        conn.execute(insert(Attempt).values(**attempt, offer={**OFFER, "cloud": "aws", "accelerators": None}))
+        intents.add_all(conn, [Intent(UNSAVED, job, 0, 1, IntentKind.LAUNCH, "token", launch, 0.0)])
+    builder = NodeSpecBuilder(Keyring(b"k" * 32, "user"), S3(), {}, Timeouts())  # type: ignore[arg-type]
+    with world.database.connect() as conn:
+        built = builder.build(conn, ((job, 0, 1), 0))
+    assert built is not None
+    assert (built["home"] is not None) is is_mounted
