@@ -104,7 +104,8 @@ class Transcript:
     @property
     def has_buffered(self) -> bool:
         """Whether `read_current` has output in memory: then it may be called on the event loop."""
-        return self._reader is not None and self._reader.has_buffered
+        is_in_memory = all(begun.data is not None for begun in self._waiting.values())
+        return is_in_memory and self._reader is not None and self._reader.has_buffered
 
     def new_parts(self) -> Iterator[TranscriptPart]:
         """What `read_new` yields, in parts whose origins are known."""

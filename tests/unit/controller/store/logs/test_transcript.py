@@ -8,10 +8,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Engine
 
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs import transcript as transcripts
 from perdure.controller.store.logs.file_logs import FileLogStore
+from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.logs.transcript import AttemptInfo, Transcript
 
 KEY = (1, 0, 1)
@@ -145,3 +147,20 @@ def test_read_new__keeps_no_more_of_a_line_than_is_shown_of_it(tmp_path: Path) -
             assert part.data.endswith(b"\n")
     assert ranks == [40 * 2**20, 240]
     assert max(part_bytes, logs.most) <= transcripts.MAX_RANK_LINE_BYTES + 2**20
+
+
+def test_has_buffered__not_while_the_begin_of_a_line_is_only_in_the_database(database: Engine) -> None:
+    """What is buffered is read on the event loop. The end of a long line needs its begin."""
+    logs, attempts = SqlLogStore(database), [info(nodes=2, has_ended=False)]
+    transcript = Transcript(logs, lambda: attempts)
+    logs.append(KEY, 0, 0, b"start\n")
+    list(transcript.read_new())
+    for _ in range(17):
+        logs.append(KEY, 0, logs.size(KEY, 0), b"\r" + b"#" * 4000)
+        assert transcript.has_buffered
+        list(transcript.read_current())
+    logs.append(KEY, 0, logs.size(KEY, 0), b"\n")
+    assert not transcript.has_buffered
+    assert b"".join(transcript.read_current()).endswith(b"#\n")
+    logs.append(KEY, 0, logs.size(KEY, 0), b"next\n")
+    assert transcript.has_buffered
