@@ -24,7 +24,7 @@ from pathlib import Path
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.loop_guard import LoopGuard
-from perdure.controller.store.logs.protocol import Chunk, LogWrite
+from perdure.controller.store.logs.protocol import Chunk, LogWrite, whole
 
 _MAX_OPEN_NODES = 1024  # nodes whose files stay open
 _CHUNK_BYTES = 2**16  # listed at once
@@ -265,7 +265,7 @@ class FileLogStore:
         # As text: paths as objects would take a third of the time that it takes to read a long log.
         with open(f"{self._root}/{key[0]}/{key[1]}/{key[2]}/{rank}.log", "rb", buffering=0) as raw:
             raw.seek(offset)
-            return raw.read(length)
+            return whole(key, raw.read(length), length)
 
 
 def _make_new(folder: Path) -> bool:

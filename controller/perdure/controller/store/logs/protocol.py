@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -72,12 +73,21 @@ class LogStore(Protocol):
 
     def reader(self, key: AttemptKey) -> ChunkReader: ...
 
-    def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes: ...
+    def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
+        """The bytes of a chunk that a reader has returned. Raises FileNotFoundError if any of them were deleted."""
+        ...
 
     def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
-        """Any bytes of a node's log that are stored. Raises FileNotFoundError if the log was deleted."""
+        """Any bytes of a node's log that are stored. Raises FileNotFoundError if any of them were deleted."""
         ...
 
     def remove(self, job_id: int) -> bool:
         """Delete some of the logs of a finalized job. True if there may be more: then call again."""
         ...
+
+
+def whole(key: AttemptKey, data: bytes, length: int) -> bytes:
+    """`data`, which was read of a log. Raises FileNotFoundError if it is not `length` bytes: some were deleted."""
+    if len(data) != length:
+        raise FileNotFoundError(errno.ENOENT, f"the log of attempt {key} was deleted")
+    return data

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.logs.file_logs import FileLogStore
-from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.logs.protocol import Chunk, LogStore
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 
 KEY = (1, 0, 1)
@@ -89,3 +89,33 @@ def test_remove__deletes_a_large_log_in_batches(make_logs: Callable[[], LogStore
         calls += 1
     assert calls == (1 if isinstance(logs, FileLogStore) else 3)
     assert (logs.size((3, 0, 1), 0), logs.size((4, 0, 1), 0)) == (0, 7)
+
+
+def test_read__of_a_log_that_is_being_deleted_returns_nothing_wrong(make_logs: Callable[[], LogStore]) -> None:
+    """After each step of the deletion, a read returns the bytes that were there or fails."""
+    logs = make_logs()
+    lines = [b"line %04d\n" % n for n in range(120)]
+    for nth, line in enumerate(lines):
+        logs.append(KEY, 0, nth * 10, line)
+    text = b"".join(lines)
+    missing, has_more = 0, True
+    while has_more:
+        has_more = logs.remove(1)
+        for start in range(0, 1200, 30):
+            try:
+                assert logs.read_range(KEY, 0, start + 5, 20) == text[start + 5 :][:20]
+                assert logs.read_chunk(KEY, Chunk(0, start, 30)) == text[start:][:30]
+            except FileNotFoundError:
+                missing += 1
+    assert missing
+
+
+def test_read__of_more_than_there_is_fails(make_logs: Callable[[], LogStore]) -> None:
+    logs = make_logs()
+    logs.append(KEY, 0, 0, b"abc")
+    logs.append(KEY, 1, 0, b"other")
+    logs.append(KEY, 0, 3, b"def")
+    assert logs.read_range(KEY, 0, 1, 5) == b"bcdef"
+    for offset, length in [(1, 6), (6, 1), (9, 1)]:
+        with pytest.raises(FileNotFoundError):
+            logs.read_range(KEY, 0, offset, length)
