@@ -259,13 +259,16 @@ class FileLogStore:
         return True
 
     def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
-        return self.read_range(key, chunk.rank, chunk.offset, chunk.length)
+        return self._read(key, chunk.rank, chunk.offset, chunk.length)
 
     def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
+        return whole(key, self._read(key, rank, offset, length), length)
+
+    def _read(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
         # As text: paths as objects would take a third of the time that it takes to read a long log.
         with open(f"{self._root}/{key[0]}/{key[1]}/{key[2]}/{rank}.log", "rb", buffering=0) as raw:
             raw.seek(offset)
-            return whole(key, raw.read(length), length)
+            return raw.read(length)
 
 
 def _make_new(folder: Path) -> bool:

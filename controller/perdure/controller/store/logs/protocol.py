@@ -74,7 +74,8 @@ class LogStore(Protocol):
     def reader(self, key: AttemptKey) -> ChunkReader: ...
 
     def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
-        """The bytes of a chunk that a reader has returned. Raises FileNotFoundError if any of them were deleted."""
+        """The bytes of a chunk that a reader has returned: fewer if a power failure has lost some that were listed.
+        Raises FileNotFoundError if the log was deleted."""
         ...
 
     def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,3 +187,16 @@ def test_closed_files__leave_nothing_unlisted(tmp_path: Path) -> None:
     assert list(logs._unlisted) == [(2, 0, 1)]
     assert logs.remove(2)
     assert logs._unlisted == {}
+
+
+def test_read_chunk__after_a_power_failure_returns_what_is_left(tmp_path: Path) -> None:
+    """The index lists more than the log has: a file system may write the files in any order."""
+    logs = FileLogStore(tmp_path)
+    logs.append(KEY, 0, 0, b"x" * 100_000)
+    logs.append(KEY, 1, 0, b"other")
+    (chunk, _) = logs.reader(KEY).read_new()
+    assert chunk.length == 100_000
+    os.truncate(logs.folder(KEY) / "0.log", 99_000)
+    assert len(logs.read_chunk(KEY, chunk)) == 99_000
+    with pytest.raises(FileNotFoundError):
+        logs.read_range(KEY, 0, 98_000, 2_000)
