@@ -7,8 +7,9 @@ request began it and a thread of those that all routes share. Requests that wait
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -17,6 +18,8 @@ from perdure.controller.store.logs.job_transcript import JobTranscript
 from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.logs.transcript_index import TranscriptIndex, TranscriptIndexes, TranscriptView
 from perdure.controller.submit.errors import Overloaded
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,28 @@ class SharedViews:
         self._indexes = TranscriptIndexes()
         self._readings: dict[Hashable, _Reading] = {}
 
-    async def of(self, unread: JobTranscript, user: str) -> tuple[TranscriptView, JobTranscript]:
-        """The transcript with all that was there when it was requested, and one that continues after it.
+    async def read(
+        self, unread: JobTranscript, user: str, function: Callable[[TranscriptView], Awaitable[Result]]
+    ) -> tuple[Result, TranscriptView, JobTranscript]:
+        """What `function` returns of the transcript with all that was there when it was requested, that transcript, and
+        one that continues after it. If the log was deleted since it was indexed, it is indexed again.
 
-        `unread`: one from which nothing was read yet. Raises what the database and the logs raise, and Overloaded.
+        `unread`: one from which nothing was read yet. Raises what the database, the logs and `function` raise,
+        FileNotFoundError if the log is being deleted, and Overloaded.
         """
+        try:
+            return await self._read_once(unread, user, function)
+        except FileNotFoundError:
+            self._indexes.forget(unread.key)
+        return await self._read_once(unread, user, function)
+
+    async def _read_once(
+        self, unread: JobTranscript, user: str, function: Callable[[TranscriptView], Awaitable[Result]]
+    ) -> tuple[Result, TranscriptView, JobTranscript]:
+        view, rest = await self._view(unread, user)
+        return await function(view), view, rest
+
+    async def _view(self, unread: JobTranscript, user: str) -> tuple[TranscriptView, JobTranscript]:
         requested_at = asyncio.get_running_loop().time()
         while True:
             reading = self._readings.get(unread.key)
@@ -59,7 +79,7 @@ class SharedViews:
                 return view, rest.copy()
 
     def _begin(self, unread: JobTranscript, user: str) -> _Reading:
-        index = self._indexes.of(unread.key, lambda: TranscriptIndex(self._logs, unread))
+        index = self._indexes.of(unread.key, lambda: TranscriptIndex(self._logs, unread.copy()))
         task = asyncio.ensure_future(self._read(index, user))
         reading = self._readings[unread.key] = _Reading(user, asyncio.get_running_loop().time(), task)
         task.add_done_callback(lambda done: self._forget(unread.key, done))

@@ -8,14 +8,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
-from perdure.controller.api.access.permissions import Caller
-from perdure.controller.api.access.permitted_objects import MAX_ID, VisibleJob, no_such_job
+from perdure.controller.api.access.permitted_objects import MAX_ID, VisibleJob
 from perdure.controller.api.auth import Reader, Slots
 from perdure.controller.api.dashboard import responses
-from perdure.controller.api.routes.logs import Generation, TaskIndex, checked_transcript, shared_views
+from perdure.controller.api.routes.logs import Generation, TaskIndex, checked_transcript, read_log
 from perdure.controller.api.schemas import error_responses, json_response, raw_response
 from perdure.controller.store.logs.transcript_index import TranscriptView
-from perdure.controller.store.logs.transcript_search import search_down, search_up
+from perdure.controller.store.logs.transcript_search import SearchResult, search_down, search_up
 from perdure.controller.submit.errors import RequestRejected
 
 router = APIRouter(prefix="/api/v1", tags=["logs"], responses=error_responses(400, 401, 404, 503))
@@ -40,9 +39,13 @@ async def log_lines(
 ) -> Response:
     """Some lines of the transcript, from line `first` on, counted from 0. Each ends with a newline here, and is cut
     after 16 KiB. The header `Perdure-Lines` of the response has the number of all lines."""
-    view = await _view(request, caller, job_id, task, attempt)
-    async with slots.of(caller.name):
-        lines = await run_in_threadpool(_lines, view, job_id, first, count)
+    transcript = await checked_transcript(caller.context, job_id, task, attempt)
+
+    async def read(view: TranscriptView) -> list[bytes]:
+        async with slots.of(caller.name):
+            return await run_in_threadpool(view.lines, first, count)
+
+    lines, view, _ = await read_log(request, caller, transcript, read)
     text = b"".join(line + b"\n" for line in lines)
     return Response(text, media_type="text/plain", headers={"Perdure-Lines": str(view.num_lines)})
 
@@ -57,7 +60,12 @@ async def log_summary(
     attempt: Generation = None,
 ) -> dict[str, Any]:
     """How long the transcript is, and where its attempts begin. The first call for a log reads all of it."""
-    view = await _view(request, caller, job_id, task, attempt)
+    transcript = await checked_transcript(caller.context, job_id, task, attempt)
+
+    async def check(view: TranscriptView) -> None:
+        await run_in_threadpool(view.require_stored)
+
+    _, view, _ = await read_log(request, caller, transcript, check)
     marks = [[mark.task_index, mark.generation, mark.line] for mark in view.attempts]
     return {"lines": view.num_lines, "bytes": view.size, "is_final": view.is_final, "attempts": marks}
 
@@ -80,34 +88,13 @@ async def search_log(
     last one first. Searches for about a second; `continue_at` is the `first`, or the `before`, of the next call."""
     if (first is None) == (before is None):
         raise RequestRejected("say where to search", where="first", fix="give exactly one of first and before")
-    view = await _view(request, caller, job_id, task, attempt)
-    async with slots.of(caller.name):
-        return await run_in_threadpool(_matches, view, job_id, text, first, before, limit)
-
-
-async def _view(request: Request, caller: Caller, job_id: int, task: int | None, attempt: int | None) -> TranscriptView:
     transcript = await checked_transcript(caller.context, job_id, task, attempt)
-    try:
-        return (await shared_views(request).of(transcript, caller.name))[0]
-    except FileNotFoundError:
-        raise no_such_job(job_id) from None
 
+    async def find(view: TranscriptView) -> SearchResult:
+        async with slots.of(caller.name):
+            if before is not None:
+                return await run_in_threadpool(search_up, view, text, before, limit)
+            return await run_in_threadpool(search_down, view, text, first or 0, limit)
 
-def _lines(view: TranscriptView, job_id: int, first: int, count: int) -> list[bytes]:
-    try:
-        return view.lines(first, count)
-    except FileNotFoundError:  # the log was deleted meanwhile
-        raise no_such_job(job_id) from None
-
-
-def _matches(
-    view: TranscriptView, job_id: int, text: str, first: int | None, before: int | None, limit: int
-) -> dict[str, Any]:
-    try:
-        if before is not None:
-            matches = search_up(view, text, before, limit)
-        else:
-            matches = search_down(view, text, first or 0, limit)
-    except FileNotFoundError:
-        raise no_such_job(job_id) from None
+    matches, _, _ = await read_log(request, caller, transcript, find)
     return {"lines": matches.lines, "continue_at": matches.continue_at}

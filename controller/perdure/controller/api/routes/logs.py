@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from typing import Annotated
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from itertools import chain
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import iterate_in_threadpool, run_in_threadpool
@@ -18,6 +19,7 @@ from perdure.controller.api.auth import Operator, Reader
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.store.logs.job_transcript import JobTranscript
+from perdure.controller.store.logs.transcript_index import TranscriptView
 from perdure.controller.store.queries import search
 from perdure.controller.store.queries.search import Filter
 from perdure.controller.submit.errors import RequestRejected
@@ -30,6 +32,7 @@ router = APIRouter(
 _POLL_INTERVAL_S = 1.0
 _MAX_TAIL_LINES = 10_000_000
 
+Result = TypeVar("Result")
 TaskIndex = Annotated[int | None, Query(ge=0)]
 Generation = Annotated[int | None, Query(ge=1)]
 
@@ -54,18 +57,26 @@ async def job_logs(
     transcript = await checked_transcript(caller.context, job_id, task, attempt)
     known: Iterable[bytes] = ()
     headers = {}
+    skip = 0
     if tail or offset:
-        view, transcript = await shared_views(request).of(transcript, caller.name)
+
+        async def begin(view: TranscriptView) -> tuple[int, Iterable[bytes]]:
+            return await run_in_threadpool(_begin, view, tail, offset)
+
+        (offset, known), view, transcript = await read_log(request, caller, transcript, begin)
         if tail:
-            offset = await run_in_threadpool(view.start_of_tail, tail)
             headers["Perdure-Line"] = str(max(0, view.num_lines - tail))
-        known = view.pieces(offset, view.size)
         skip = max(0, offset - view.size)
-    else:
-        skip = 0
     headers["Perdure-Offset"] = str(offset)
     stream = _stream(caller, transcript, known, skip, follow)
     return StreamingResponse(stream, media_type="text/plain", headers=headers)
+
+
+def _begin(view: TranscriptView, tail: int, offset: int) -> tuple[int, Iterable[bytes]]:
+    """The offset of the last `tail` lines, or `offset`, and the bytes from there on, the first of which were read."""
+    offset = view.start_of_tail(tail) if tail else offset
+    pieces = view.pieces(offset, view.size)
+    return offset, chain([next(pieces, b"")], pieces)
 
 
 async def checked_transcript(context: ApiContext, job_id: int, task: int | None, attempt: int | None) -> JobTranscript:
@@ -86,13 +97,21 @@ def _require(context: ApiContext, transcript: JobTranscript, attempt: int | None
         raise RequestRejected(f"job {job_id} has no attempt {attempt}", where="attempt", fix=fix, status=404)
 
 
-def shared_views(request: Request) -> SharedViews:
-    """Where the indexes of logs are."""
+async def read_log(
+    request: Request,
+    caller: Caller,
+    transcript: JobTranscript,
+    function: Callable[[TranscriptView], Awaitable[Result]],
+) -> tuple[Result, TranscriptView, JobTranscript]:
+    """`SharedViews.read` of this controller. Raises RequestRejected (404) if the log is being deleted."""
     state = request.app.state
     if not hasattr(state, "shared_views"):
         state.shared_views = SharedViews(state.context.logs, state.work_slots)
     views: SharedViews = state.shared_views
-    return views
+    try:
+        return await views.read(transcript, caller.name, function)
+    except FileNotFoundError:
+        raise RequestRejected(f"the log of job {transcript.job_id} is being deleted", status=404) from None
 
 
 @router.get("/controller/logs", response_class=StreamingResponse)

@@ -7,6 +7,7 @@ bytes each.
 
 from __future__ import annotations
 
+import errno
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
@@ -126,6 +127,14 @@ class TranscriptView:
             return 0
         last = self.blocks[-1]
         return last.line + last.newlines + (0 if last.ends_line else 1)
+
+    def require_stored(self) -> None:
+        """Raises FileNotFoundError if the log was deleted."""
+        runs = (part for block in reversed(self.blocks) for part in reversed(block.parts) if isinstance(part, _Run))
+        if (last := next(runs, None)) is not None:
+            rank, offset, length = last.pieces[-_SOURCE_NUMBERS:]
+            if self._logs.size(last.key, rank) < offset + length:
+                raise FileNotFoundError(errno.ENOENT, f"the log of attempt {last.key} was deleted")
 
     def text_of(self, block: Block) -> bytes:
         return block.text(self._logs)

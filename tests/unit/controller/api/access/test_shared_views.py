@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 import pytest
@@ -35,6 +36,10 @@ class GatedLogStore(FileLogStore):
         return super().read_chunk(key, chunk)
 
 
+async def same(view: TranscriptView) -> TranscriptView:
+    return view
+
+
 class World:
     """One log, and who reads it."""
 
@@ -45,7 +50,10 @@ class World:
         self.views = SharedViews(self.logs, self.slots)
 
     async def view(self, user: str = "ada") -> TranscriptView:
-        return (await self.views.of(KnownTranscript(self.logs, self.attempts), user))[0]
+        return await self.read(same, user)
+
+    async def read(self, function: Callable[[TranscriptView], Awaitable[Any]], user: str = "ada") -> Any:
+        return (await self.views.read(KnownTranscript(self.logs, self.attempts), user, function))[0]
 
     def ask(self, user: str = "ada") -> asyncio.Task[TranscriptView]:
         return asyncio.ensure_future(self.view(user))
@@ -94,8 +102,8 @@ def test_rest__of_every_reader_is_its_own(tmp_path: Path) -> None:
         world = World(tmp_path)
         world.logs.gate.set()
         add_lines(world.logs, 100)
-        read = [world.views.of(KnownTranscript(world.logs, world.attempts), "ada") for _ in range(3)]
-        continued = [rest for _, rest in await asyncio.gather(*read)]
+        read = [world.views.read(KnownTranscript(world.logs, world.attempts), "ada", same) for _ in range(3)]
+        continued = [rest for _, _, rest in await asyncio.gather(*read)]
         world.logs.append((1, 0, 1), 0, world.logs.size((1, 0, 1), 0), b"new\n")
         assert [b"".join(rest.read_new()) for rest in continued] == [b"new\n"] * 3
 
@@ -143,5 +151,27 @@ def test_reading__goes_on_with_the_slots_of_another_user(tmp_path: Path, monkeyp
         assert b"".join(second.pieces(0, second.size)) == whole_of(world.logs, world.attempts)
         busy.set()
         await holder
+
+    asyncio.run(scenario())
+
+
+def test_reader__of_a_log_that_was_deleted_gets_what_is_left(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        world.logs.gate.set()
+        add_lines(world.logs, 100)
+        assert (await world.view()).num_lines == 101
+        world.logs.remove(1)
+
+        async def second_line(view: TranscriptView) -> list[bytes]:
+            return view.lines(1, 1)
+
+        async def fail(_: TranscriptView) -> None:
+            raise FileNotFoundError("it is being deleted")
+
+        assert await world.read(second_line) == []
+        assert (await world.view()).num_lines == 1
+        with pytest.raises(FileNotFoundError, match="being deleted"):
+            await world.read(fail)
 
     asyncio.run(scenario())

@@ -113,3 +113,23 @@ def test_logs__that_take_long_to_read_leave_threads_to_others(
         answers = [reader.result() for reader in readers]
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.content for answer in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("/summary", b'"lines":2,'),
+        ("/lines?first=0", b"--- attempt 1 on local/r/z"),
+        ("/search?text=number&first=0", b'{"lines":[],"continue_at":null}'),
+        ("?tail=5", b"--- attempt 1 on local/r/z"),
+        ("?offset=300", b""),
+    ],
+)
+def test_log__that_was_deleted_is_short(dashboard: Dashboard, job_id: int, part: str, expected: bytes) -> None:
+    url = f"/api/v1/jobs/{job_id}/logs"
+    assert dashboard.caller.get(f"{url}/summary").json()["lines"] == 512
+    dashboard.daemon.api_context.logs.remove(job_id)
+    answer = dashboard.caller.get(url + part)
+    assert answer.status_code == 200
+    assert b"umber 1" not in answer.content
+    assert expected in answer.content
