@@ -55,6 +55,7 @@ _LAUNCHING = (Status.STARTING, Status.RECOVERING)
 _WITHOUT_MACHINE = {"cluster_resources": "", "cloud": None, "region": None, "zone": None, "market": None}
 _RESPONSE_FIELDS = ("job_id", "job_ids", "name", "task_ids", "warnings")
 _MAX_TASKS, _MAX_IDS = 1_000, 10_000
+_MAX_SHARED_LIMIT = 200  # shared answers are kept for a while
 
 # A cancel is safe once it is recorded. The response still waits until the queue shows it, unless that takes longer than
 # this, or there are more jobs than this.
@@ -175,6 +176,7 @@ async def queue(
         glob,
         user=user if caller.sees is None else caller.sees,
     )
+    shared = shared and limit <= _MAX_SHARED_LIMIT
     is_gzip = shared and accepts_gzip(request)  # compressed once for all viewers
     compute = partial(_computed_page, caller.context, filter_, caller.sees, is_gzip)
     answers: SharedAnswers = request.app.state.shared_answers

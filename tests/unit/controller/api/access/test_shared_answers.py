@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,10 @@ class World:
         seen = self.revision
         await self.gate.wait()
         return b"%d" % seen
+
+    @property
+    def kept(self) -> list[str]:
+        return list(self.answers._answers)  # type: ignore[arg-type]
 
     async def ask(self, key: str = "all") -> bytes:
         return await self.answers.of(key, self.compute)
@@ -105,5 +110,61 @@ def test_failure__reaches_those_who_waited_and_nobody_else() -> None:
         assert [str(result) for result in results] == ["no"] * 3
         assert failures == 1
         assert await world.ask() == b"0"
+
+    asyncio.run(scenario())
+
+
+def test_answers__that_are_old_are_dropped_when_another_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_answers, "MAX_AGE_S", 0.0)
+
+    async def scenario() -> None:
+        world = World()
+        for user in ("ada", "bob", "eve"):
+            await world.ask(user)
+        assert world.kept == ["eve"]
+
+    asyncio.run(scenario())
+
+
+def test_answers__that_were_not_used_for_longest_are_dropped_when_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_answers, "_MAX_ANSWERS", 3)
+    monkeypatch.setattr(shared_answers, "MAX_AGE_S", 3600.0)
+
+    async def scenario() -> None:
+        world = World()
+        world.gate.clear()
+        early = [asyncio.ensure_future(world.ask(user)) for user in "abcd"]
+        await asyncio.sleep(0)
+        assert world.kept == ["b", "c", "d"]
+        world.gate.set()
+        assert await asyncio.gather(*early) == [b"0"] * 4
+        await world.ask("b")
+        await world.ask("e")
+        assert world.kept == ["d", "b", "e"]
+
+    asyncio.run(scenario())
+
+
+def test_answers__that_were_not_used_for_longest_are_dropped_when_all_are_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_answers, "_MAX_ANSWER_BYTES", 10)
+    monkeypatch.setattr(shared_answers, "MAX_AGE_S", 3600.0)
+
+    async def scenario() -> None:
+        world = World()
+
+        async def answer(size: int) -> bytes:
+            return b"x" * size
+
+        for key, size in [("a", 4), ("b", 4), ("c", 4)]:
+            assert len(await world.answers.of(key, partial(answer, size))) == size
+            await asyncio.sleep(0)
+        assert world.kept == ["b", "c"]
+        assert len(await world.answers.of("d", partial(answer, 11))) == 11
+        await asyncio.sleep(0)
+        assert world.kept == []
 
     asyncio.run(scenario())
