@@ -40,7 +40,7 @@ class SharedViews:
         self._indexes = TranscriptIndexes()
         self._readings: dict[Hashable, _Reading] = {}
 
-    async def read(
+    async def apply(
         self, unread: JobTranscript, user: str, function: Callable[[TranscriptView], Awaitable[Result]]
     ) -> tuple[Result, TranscriptView, JobTranscript]:
         """What `function` returns of the transcript with all that was there when it was requested, that transcript, and
@@ -50,12 +50,12 @@ class SharedViews:
         FileNotFoundError if the log is being deleted, and Overloaded.
         """
         try:
-            return await self._read_once(unread, user, function)
+            return await self._apply_once(unread, user, function)
         except FileNotFoundError:
             self._indexes.forget(unread.key)
-        return await self._read_once(unread, user, function)
+        return await self._apply_once(unread, user, function)
 
-    async def _read_once(
+    async def _apply_once(
         self, unread: JobTranscript, user: str, function: Callable[[TranscriptView], Awaitable[Result]]
     ) -> tuple[Result, TranscriptView, JobTranscript]:
         view, rest = await self._view(unread, user)

@@ -103,13 +103,13 @@ async def read_log(
     transcript: JobTranscript,
     function: Callable[[TranscriptView], Awaitable[Result]],
 ) -> tuple[Result, TranscriptView, JobTranscript]:
-    """`SharedViews.read` of this controller. Raises RequestRejected (404) if the log is being deleted."""
+    """`SharedViews.apply` of this controller. Raises RequestRejected (404) if the log is being deleted."""
     state = request.app.state
     if not hasattr(state, "shared_views"):
         state.shared_views = SharedViews(state.context.logs, state.work_slots)
     views: SharedViews = state.shared_views
     try:
-        return await views.read(transcript, caller.name, function)
+        return await views.apply(transcript, caller.name, function)
     except FileNotFoundError:
         raise RequestRejected(f"the log of job {transcript.job_id} is being deleted", status=404) from None
 

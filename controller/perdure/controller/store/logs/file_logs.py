@@ -24,7 +24,7 @@ from pathlib import Path
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.loop_guard import LoopGuard
-from perdure.controller.store.logs.protocol import Chunk, LogWrite, whole
+from perdure.controller.store.logs.protocol import Chunk, LogWrite, require_whole
 
 _MAX_OPEN_NODES = 1024  # nodes whose files stay open
 _CHUNK_BYTES = 2**16  # listed at once
@@ -262,7 +262,7 @@ class FileLogStore:
         return self._read(key, chunk.rank, chunk.offset, chunk.length)
 
     def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
-        return whole(key, self._read(key, rank, offset, length), length)
+        return require_whole(key, self._read(key, rank, offset, length), length)
 
     def _read(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
         # As text: paths as objects would take a third of the time that it takes to read a long log.

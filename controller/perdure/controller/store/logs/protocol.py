@@ -87,7 +87,7 @@ class LogStore(Protocol):
         ...
 
 
-def whole(key: AttemptKey, data: bytes, length: int) -> bytes:
+def require_whole(key: AttemptKey, data: bytes, length: int) -> bytes:
     """`data`, which was read of a log. Raises FileNotFoundError if it is not `length` bytes: some were deleted."""
     if len(data) != length:
         raise FileNotFoundError(errno.ENOENT, f"the log of attempt {key} was deleted")

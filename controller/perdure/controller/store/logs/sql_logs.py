@@ -28,7 +28,7 @@ from perdure.controller.store.engine import pg_notify
 from perdure.controller.store.engine.database import insert_into, is_transient
 from perdure.controller.store.engine.pg_notify import Topic
 from perdure.controller.store.logs.postgres_append import MAX_LOGS, LogAppend, append_known
-from perdure.controller.store.logs.protocol import Chunk, LogWrite, whole
+from perdure.controller.store.logs.protocol import Chunk, LogWrite, require_whole
 from perdure.controller.store.logs.sql_reader import CHUNK_BYTES, Chunks, LogRow, RowReader
 from perdure.controller.store.records.jobs import Node
 from perdure.controller.store.tables import LogHeadRow
@@ -283,7 +283,7 @@ class SqlLogStore:
         query = select(Chunks.c.data).where(*_is(Chunks, key), *wanted).order_by(Chunks.c.start)
         with (self._autocommit or self._database).connect() as conn:
             data = b"".join(conn.execute(query).scalars())
-        return whole(key, data, chunk.length)
+        return require_whole(key, data, chunk.length)
 
     def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
         end = offset + length
@@ -299,7 +299,7 @@ class SqlLogStore:
                 break
             data += piece[next_byte - start : end - start]
             next_byte = start + len(piece)
-        return whole(key, bytes(data), length)
+        return require_whole(key, bytes(data), length)
 
     def remove(self, job_id: int) -> bool:
         key = tuple_(Chunks.c.task_index, Chunks.c.generation, Chunks.c.number)

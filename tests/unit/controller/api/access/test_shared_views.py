@@ -53,7 +53,7 @@ class World:
         return await self.read(same, user)
 
     async def read(self, function: Callable[[TranscriptView], Awaitable[Any]], user: str = "ada") -> Any:
-        return (await self.views.read(KnownTranscript(self.logs, self.attempts), user, function))[0]
+        return (await self.views.apply(KnownTranscript(self.logs, self.attempts), user, function))[0]
 
     def ask(self, user: str = "ada") -> asyncio.Task[TranscriptView]:
         return asyncio.ensure_future(self.view(user))
@@ -102,7 +102,7 @@ def test_rest__of_every_reader_is_its_own(tmp_path: Path) -> None:
         world = World(tmp_path)
         world.logs.gate.set()
         add_lines(world.logs, 100)
-        read = [world.views.read(KnownTranscript(world.logs, world.attempts), "ada", same) for _ in range(3)]
+        read = [world.views.apply(KnownTranscript(world.logs, world.attempts), "ada", same) for _ in range(3)]
         continued = [rest for _, _, rest in await asyncio.gather(*read)]
         world.logs.append((1, 0, 1), 0, world.logs.size((1, 0, 1), 0), b"new\n")
         assert [b"".join(rest.read_new()) for rest in continued] == [b"new\n"] * 3
