@@ -47,6 +47,7 @@ NEEDS = {
         *("compute.disks.create", "compute.disks.setLabels", "compute.images.useReadOnly"),
         *("compute.subnetworks.use", "compute.subnetworks.useExternalIp", "compute.networks.use"),
         *("compute.networks.useExternalIp", "compute.instances.setServiceAccount"),
+        "compute.instances.setTags",
     },
     "instances.list": {"compute.instances.list"},
     "instances.aggregatedList": {"compute.instances.list"},

@@ -101,6 +101,7 @@ class Gce:
         client_id = call.parameters.get("requestId", "")
         if (before := self._operations.by_client_id(zone, client_id)) is not None:
             return before.to_json()
+        rules.require_allowed(body["instanceProperties"], self._faults.forbid)
         rules.admit(zone, body)
         properties, names = body["instanceProperties"], list(body["perInstanceProperties"])
         if any(self._fleet.has(f"{zone}/{name}") for name in names):

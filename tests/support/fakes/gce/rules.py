@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from perdure.controller.clouds.gcp.machines.launch_request import CPU_IMAGE, GPU_IMAGE
@@ -17,6 +17,14 @@ NETWORKS = ("global/networks/default", "global/networks/training")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 _LABEL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+# Property of a new instance → the permission for it, in addition to `compute.instances.create`:
+# docs.cloud.google.com/compute/docs/reference/rest/v1/instances/insert, "IAM permissions"
+_NEEDS = {
+    "labels": "compute.instances.setLabels",
+    "metadata": "compute.instances.setMetadata",
+    "serviceAccounts": "compute.instances.setServiceAccount",
+    "tags": "compute.instances.setTags",
+}
 _MAX_METADATA_BYTES = 256 * 1024
 
 
@@ -34,6 +42,13 @@ def admit(zone: str, body: Mapping[str, Any]) -> None:
         image = disk["initializeParams"]["sourceImage"]
         if image not in IMAGES:
             raise Invalid(404, "notFound", f"The resource '{image}' was not found")
+
+
+def require_allowed(properties: Mapping[str, Any], forbid: Container[str]) -> None:
+    """Raises Invalid for properties that the caller may not set. `forbid`: the permissions that it lacks."""
+    for name, permission in _NEEDS.items():
+        if properties.get(name) and permission in forbid:
+            raise Invalid(403, "forbidden", f"Required '{permission}' permission for 'projects/{PROJECT}'")
 
 
 def of_instance(zone: str, body: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -32,6 +32,7 @@ _TERMINATE = (
 _PORTS = (
     *(f"compute.firewalls.{verb}" for verb in ("create", "delete", "get", "update")),
     "compute.globalOperations.get",
+    "compute.instances.setTags",
     "compute.networks.updatePolicy",
 )
 _ADDRESS = ("compute.networks.useExternalIp", "compute.subnetworks.useExternalIp")
