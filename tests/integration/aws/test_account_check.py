@@ -38,6 +38,15 @@ def test_missing_permission__is_named_with_its_purpose(ec2: FakeEc2, cloud: AwsC
     assert lacking["iam:CreateServiceLinkedRole"].severity is Severity.WARNING
 
 
+def test_missing_permission_for_ports__is_a_warning(ec2: FakeEc2, cloud: AwsCloud) -> None:
+    """An older policy lacks it, and launches all the same."""
+    ec2.faults.forbid = {"ec2:CreateSecurityGroup", "ec2:AuthorizeSecurityGroupIngress"}
+    lacking = {one.text.partition(" ")[0]: one for one in bad(list(cloud.check()))}
+    assert lacking.keys() == ec2.faults.forbid
+    assert {one.severity for one in lacking.values()} == {Severity.WARNING}
+    assert all("resources.ports" in one.text for one in lacking.values())
+
+
 def test_permissions__are_required_only_for_configured_features(
     ec2: FakeEc2, new_cloud: Callable[..., AwsCloud]
 ) -> None:

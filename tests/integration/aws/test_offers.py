@@ -129,7 +129,12 @@ def test_offers__raise_denied_access_with_a_hint(ec2: FakeEc2, cloud: AwsCloud, 
 def test_policy__allows_exactly_the_calls_that_are_made(
     ec2: FakeEc2, new_cloud: Callable[..., AwsCloud], request_of: Callable[..., LaunchRequest]
 ) -> None:
-    """Makes every call that the code can make, and checks that the code uses no other method of a client."""
+    """Makes every call that the code can make, and checks that the code uses no other method of a client.
+
+    EC2 refuses what the conditions of the policy do not allow.
+    """
+    statements = json.loads(POLICY.read_text())["Statement"]
+    ec2.faults.policy = statements
     cloud = new_cloud(regions=())
     assert set(ec2.regions) < set(cloud.regions())
     new_cloud().prices.refresh(scaled(WAIT_S))
@@ -148,7 +153,6 @@ def test_policy__allows_exactly_the_calls_that_are_made(
     queue.delete(queue.receive())
     cloud.check()
     called = set(ec2.calls) - {"sqs:CreateQueue", "sqs:SendMessage", FREE}
-    statements = json.loads(POLICY.read_text())["Statement"]
     allowed = {a for s in statements for a in ([s["Action"]] if isinstance(s["Action"], str) else s["Action"])}
     # The permission for one message also allows a batch.
     assert allowed == {call.removesuffix("Batch") for call in called} | IMPLIED

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from perdure.controller.clouds.aws.cloud import AwsCloud
 from perdure.controller.clouds.base.protocol import EventuallyConsistent, LaunchRequest, OpenPorts
@@ -14,6 +17,7 @@ from support.fakes.ec2 import FakeEc2
 from support.fakes.ec2.server import KEY_ID, SECRET
 
 REGION = "us-east-1"
+POLICY = Path(__file__).parents[3] / "deploy" / "iam" / "aws-controller.json"
 NAME = "perdure-abcdef01-cluster-7"
 
 
@@ -69,4 +73,27 @@ def test_close__waits_for_the_machines_and_is_repeatable(cloud: AwsCloud, ec2: F
     cloud.terminate(REGION, [machine.id])
     for _ in range(2):
         cloud.close_ports(REGION, NAME)
+    assert open_ports(ec2) == {}
+
+
+def test_policy__allows_changes_of_the_groups_of_clusters_alone(cloud: AwsCloud, ec2: FakeEc2, launch: Launch) -> None:
+    boto = client(ec2)
+    others = [boto.create_security_group(GroupName="database", Description="of the user")["GroupId"]]
+    others += [one["GroupId"] for one in boto.describe_security_groups(GroupNames=["default"])["SecurityGroups"]]
+    ec2.faults.policy = json.loads(POLICY.read_text())["Statement"]
+    (first,), (second,) = launch("t1", (8080, 8080)), launch("t2", (9090, 9090))
+    assert open_ports(ec2) == {NAME: {(9090, 9090)}}
+    rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+    tag = {"Key": "perdure:controller", "Value": "ctl"}
+    for id in others:
+        for change in (
+            lambda id=id: boto.authorize_security_group_ingress(GroupId=id, IpPermissions=[rule]),
+            lambda id=id: boto.revoke_security_group_ingress(GroupId=id, IpPermissions=[rule]),
+            lambda id=id: boto.delete_security_group(GroupId=id),
+            lambda id=id: boto.create_tags(Resources=[id], Tags=[tag]),
+        ):
+            with pytest.raises(ClientError, match="UnauthorizedOperation"):
+                change()
+    cloud.terminate(REGION, [first.id, second.id])
+    cloud.close_ports(REGION, NAME)
     assert open_ports(ec2) == {}

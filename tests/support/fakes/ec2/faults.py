@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from perdure.recovery.market.view import Market
 
@@ -28,6 +30,7 @@ class Faults:
     deny: str | None = None  # the error code of every call, as with invalid credentials
     #: what the policy does not allow: "ec2:RunInstances", "sqs:DeleteMessage on arn:…"
     forbid: set[str] = field(default_factory=set)
+    policy: Sequence[Mapping[str, Any]] = ()  # if any: the statements that allow calls of EC2, and no others
     quotas: dict[tuple[str, str], float] = field(default_factory=dict)  # (region, code) → limit
     throttle: int = 0  # how many of the next calls are throttled
     lost_answers: dict[str, int] = field(default_factory=dict)  # action → how many calls take effect without a response

@@ -23,7 +23,7 @@ from moto.sqs.models import sqs_backends
 from werkzeug.serving import make_server
 from werkzeug.test import run_wsgi_app
 
-from support.fakes.ec2 import account, pricing, responses, security_groups, validation
+from support.fakes.ec2 import account, policy, pricing, responses, security_groups, validation
 from support.fakes.ec2.ec2 import IMAGE, Ec2
 from support.fakes.ec2.faults import TEXTS, Faults
 from support.fakes.ec2.fis import ROLE, Fis
@@ -177,6 +177,8 @@ class FakeEc2:
             parameters = validation.read(action, form)
             if f"ec2:{action}" in self.faults.forbid:
                 raise validation.Invalid("UnauthorizedOperation", TEXTS["UnauthorizedOperation"])
+            if self.faults.policy:
+                policy.require_allowed(self.faults.policy, region, action, parameters)
             if parameters.get("DryRun"):
                 raise validation.Invalid("DryRunOperation", TEXTS["DryRunOperation"])
             security_groups.require_unused(region, action, parameters)

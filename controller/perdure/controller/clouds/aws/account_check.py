@@ -54,6 +54,10 @@ NARROW = {
     "ssm:GetParameter": "arn:aws:ssm:us-east-1::parameter/aws/service/canonical",
     "iam:CreateServiceLinkedRole": "arn:aws:iam::000000000000:role/aws-service-role/spot.amazonaws.com/any",
 }
+_OF_PORTS = (
+    *("DescribeSecurityGroups", "DescribeVpcs", "CreateSecurityGroup", "DeleteSecurityGroup"),
+    *("AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"),
+)
 
 
 def required_permissions(settings: AwsSettings) -> Iterator[Permission]:
@@ -63,6 +67,8 @@ def required_permissions(settings: AwsSettings) -> Iterator[Permission]:
     yield Permission("ec2:TerminateInstances", "it terminates machines")
     for action in ("StopInstances", "StartInstances", "ModifyInstanceAttribute"):
         yield Permission(f"ec2:{action}", "it keeps the disks of clusters that are stopped", is_required=False)
+    for action in _OF_PORTS:
+        yield Permission(f"ec2:{action}", "`resources.ports` of a cluster needs it", is_required=False)
     yield Permission("ec2:DescribeInstances", "it lists machines")
     yield Permission("ec2:DescribeInstanceTypeOfferings", "it lists the types of each zone")
     yield Permission("ec2:DescribeInstanceTypes", "it describes types and their adapters", is_required=False)

@@ -106,7 +106,8 @@ class AwsCloud:
         groups = [] if usual is None else [usual]
         if request.open_ports is not None:
             ec2 = self._connections.ec2(offer.region)
-            groups = open_ports.groups(ec2, request.open_ports, subnet=subnet, usual=usual)
+            controller = request.owner.controller
+            groups = open_ports.groups(ec2, request.open_ports, controller=controller, subnet=subnet, usual=usual)
         parameters = launch_request.run_instances(
             request,
             image,

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.controller.clouds.aws import faults
+from perdure.controller.clouds.aws.machines.launch_request import TAG
 from perdure.controller.clouds.aws.machines.network import vpc_of
 from perdure.controller.clouds.base.protocol import EventuallyConsistent, OpenPorts
 
 ANYBODY = ({"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}, {"Ipv6Ranges": [{"CidrIpv6": "::/0"}]})
 
 
-def groups(ec2: Any, ports: OpenPorts, *, subnet: str | None, usual: str | None) -> list[str]:
-    """The security groups of a machine. `usual`: the one that it would have alone; None: the default of its VPC."""
+def groups(ec2: Any, ports: OpenPorts, *, controller: str, subnet: str | None, usual: str | None) -> list[str]:
+    """The security groups of a machine. `usual`: the one that it would have alone; None: the default of its VPC.
+
+    `controller`: the one that a new group is tagged with. The policy of deploy/iam allows no change of other groups.
+    """
     vpc = vpc_of(ec2, subnet)
-    return [usual or _find(ec2, "default", vpc)["GroupId"], _ensure(ec2, ports, vpc)]
+    return [usual or _find(ec2, "default", vpc)["GroupId"], _ensure(ec2, ports, vpc, controller)]
 
 
 def close(ec2: Any, name: str) -> None:
@@ -31,13 +35,17 @@ def close(ec2: Any, name: str) -> None:
             raise EventuallyConsistent(str(error)) from error
 
 
-def _ensure(ec2: Any, ports: OpenPorts, vpc: str) -> str:
+def _ensure(ec2: Any, ports: OpenPorts, vpc: str, controller: str) -> str:
     """The group of that name with these ports open, and no others. Repeatable, whatever an earlier call left undone."""
     group = _find(ec2, ports.name, vpc)
     if group is None:
         text = "Ports of a cluster that Perdure has opened"
+        tags = [{"Key": f"{TAG}controller", "Value": controller}, {"Key": "Name", "Value": ports.name}]
+        marks = [{"ResourceType": "security-group", "Tags": tags}]
         try:
-            created = ec2.create_security_group(GroupName=ports.name, Description=text, VpcId=vpc)
+            created = ec2.create_security_group(
+                GroupName=ports.name, Description=text, VpcId=vpc, TagSpecifications=marks
+            )
             group = {"GroupId": created["GroupId"], "IpPermissions": []}
         except Exception as error:
             if faults.code_of(error) != "InvalidGroup.Duplicate":  # another call has created it meanwhile
