@@ -12,7 +12,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import EventuallyConsistent, LaunchRequest, OpenPorts
+from perdure.recovery.market.unavailable import FaultKind
 from support.fakes.ec2 import FakeEc2
 from support.fakes.ec2.server import KEY_ID, SECRET
 
@@ -97,3 +99,25 @@ def test_policy__allows_changes_of_the_groups_of_clusters_alone(cloud: AwsCloud,
     cloud.terminate(REGION, [first.id, second.id])
     cloud.close_ports(REGION, NAME)
     assert open_ports(ec2) == {}
+
+
+@pytest.mark.parametrize("action", ["AuthorizeSecurityGroupIngress", "RunInstances"])
+def test_launch__with_a_group_that_is_not_visible_yet_is_tried_again(
+    cloud: AwsCloud, ec2: FakeEc2, launch: Launch, action: str
+) -> None:
+    ec2.faults.unseen_groups[action] = 1
+    with pytest.raises(ClientError) as caught:
+        launch("t1", (8080, 8080))
+    assert cloud.classify(caught.value).kind is FaultKind.RETRY_LATER
+    assert launch("t2", (8080, 8080))
+    assert open_ports(ec2) == {NAME: {(8080, 8080)}}
+
+
+def test_launch__with_a_configured_group_that_does_not_exist_gives_up(
+    ec2: FakeEc2, new_cloud: Callable[..., AwsCloud], request_of: Callable[..., LaunchRequest]
+) -> None:
+    ec2.faults.unseen_groups["RunInstances"] = 1
+    cloud = new_cloud(security_groups={REGION: "sg-0123"})
+    with pytest.raises(CloudRejected, match=r"aws.security_groups: sg-0123 does not exist") as caught:
+        cloud.launch(request_of("t1"))
+    assert cloud.classify(caught.value).kind is FaultKind.GIVE_UP

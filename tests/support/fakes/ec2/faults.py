@@ -35,6 +35,7 @@ class Faults:
     throttle: int = 0  # how many of the next calls are throttled
     lost_answers: dict[str, int] = field(default_factory=dict)  # action → how many calls take effect without a response
     lost_requests: dict[str, int] = field(default_factory=dict)  # the same, but they take no effect
+    unseen_groups: dict[str, int] = field(default_factory=dict)  # action → how many calls see no security group yet
     scores: dict[str, int] = field(default_factory=dict)  # zone → spot placement score, 5 by default
     fis_notice_s: float = 120.0  # seconds from the start of an experiment to the end of the instance
     listing_delay_s: float = 0.0  # how long a new instance is not described

@@ -1,4 +1,4 @@
-"""A rule of EC2 that moto lacks: a security group cannot be deleted while a machine has it."""
+"""Security groups, with a rule of EC2 that moto lacks: a security group cannot be deleted while a machine has it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 
 from support.fakes.ec2 import validation
+
+
+def named(parameters: Mapping[str, Any]) -> list[str]:
+    """The ids of the groups that a call names."""
+    one = parameters.get("GroupId")
+    return [one] if one is not None else list(parameters.get("SecurityGroupIds") or ())
 
 
 def require_unused(region: str, action: str, parameters: Mapping[str, Any]) -> None:

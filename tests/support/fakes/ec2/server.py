@@ -181,6 +181,8 @@ class FakeEc2:
                 policy.require_allowed(self.faults.policy, region, action, parameters)
             if parameters.get("DryRun"):
                 raise validation.Invalid("DryRunOperation", TEXTS["DryRunOperation"])
+            if (groups := security_groups.named(parameters)) and _use_up(self.faults.unseen_groups, action):
+                raise validation.Invalid("InvalidGroup.NotFound", f"The security group '{groups[-1]}' does not exist")
             security_groups.require_unused(region, action, parameters)
             answer = self._ec2.answer(region, action, parameters, environ, form)
         except validation.Invalid as invalid:

@@ -119,6 +119,9 @@ class AwsCloud:
         try:
             response = self._connections.ec2(offer.region).run_instances(**parameters)
         except Exception as error:
+            if faults.code_of(error) in faults.MISSING_GROUP and usual is not None and usual in str(error):
+                message = f"aws.security_groups: {usual} does not exist in {offer.region}"
+                raise CloudRejected("InvalidParameterValue", message) from error
             if faults.code_of(error) != "IdempotentParameterMismatch":
                 raise
             # The token was used with other parameters: the image or the agent has changed since.

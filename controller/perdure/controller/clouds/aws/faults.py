@@ -35,6 +35,15 @@ _NOT_ALLOWED = FaultRule(
     hint="allow what deploy/iam/aws-controller.json lists",
 )
 _NOT_YET_VISIBLE = FaultRule(FaultKind.RETRY_LATER, Reason.NO_CAPACITY)
+# Of security groups: they concern the jobs that open ports, in that region.
+_GROUPS_LIMITED = FaultRule(
+    FaultKind.GIVE_UP,
+    Reason.QUOTA,
+    any_market=True,
+    any_type=True,
+    whole_region=True,
+    hint="open fewer ports (`resources.ports`), delete security groups, or ask AWS for a higher quota in this region",
+)
 _NO_NETWORK = FaultRule(
     FaultKind.AVOID_ZONE,
     Reason.BAD_REQUEST,
@@ -68,6 +77,10 @@ CODES: dict[str, FaultRule] = {
     "NetworkInterfaceLimitExceeded": _QUOTA_OF_REGION,
     "AddressLimitExceeded": _QUOTA_OF_REGION,
     "HostLimitExceeded": _QUOTA,
+    "SecurityGroupLimitExceeded": _GROUPS_LIMITED,
+    "RulesPerSecurityGroupLimitExceeded": _GROUPS_LIMITED,
+    "SecurityGroupsPerInterfaceLimitExceeded": _GROUPS_LIMITED,
+    "SecurityGroupsPerInstanceLimitExceeded": _GROUPS_LIMITED,
     # throttled: nothing happened
     "TooManyRequestsException": _THROTTLED,
     "RequestLimitExceeded": _THROTTLED,
@@ -85,6 +98,8 @@ CODES: dict[str, FaultRule] = {
     # eventual consistency: a new resource is not visible everywhere yet
     "InvalidInstanceID.NotFound": _NOT_YET_VISIBLE,
     "InvalidSubnetID.NotFound": _NOT_YET_VISIBLE,
+    "InvalidGroup.NotFound": _NOT_YET_VISIBLE,
+    "InvalidSecurityGroupID.NotFound": _NOT_YET_VISIBLE,
     "InstanceStillStopping": _NOT_YET_VISIBLE,  # ours, of a start
     # credentials and permissions
     "AuthFailure": _CREDENTIALS,
@@ -137,6 +152,8 @@ PREFIXES: dict[str, FaultRule] = {
     "InvalidTag": _WRONG,
     "TagLimitExceeded": _WRONG,
 }
+
+MISSING_GROUP = ("InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound")
 
 # (part of the message, rule), for codes with several meanings.
 MESSAGES: tuple[tuple[str, FaultRule], ...] = (

@@ -63,6 +63,13 @@ ROWS = {
     "Unavailable": AGAIN,
     "InvalidInstanceID.NotFound": AGAIN,
     "InvalidSubnetID.NotFound": AGAIN,
+    "InvalidGroup.NotFound": AGAIN,
+    "InvalidSecurityGroupID.NotFound": AGAIN,
+    "InvalidGroup.Reserved": NEVER,
+    "SecurityGroupLimitExceeded": NEVER,
+    "RulesPerSecurityGroupLimitExceeded": NEVER,
+    "SecurityGroupsPerInterfaceLimitExceeded": NEVER,
+    "SecurityGroupsPerInstanceLimitExceeded": NEVER,
     "AuthFailure": CLOUD,
     "UnauthorizedOperation": CLOUD,
     "ExpiredToken": CLOUD,
@@ -116,6 +123,14 @@ def test_classify__a_region_that_the_organization_denies_is_that_region_alone() 
     fault = classify(error("UnauthorizedOperation", text))
     assert (fault.kind, fault.any_instance_type, fault.any_market) == (FaultKind.AVOID_REGION, True, True)
     assert "aws.regions" in fault.message
+    refusal = refusal_of(fault)
+    assert (refusal.region, refusal.zone) == ("us-east-1", None)
+
+
+def test_classify__a_limit_of_security_groups_concerns_the_region_and_says_what_to_do() -> None:
+    fault = classify(error("RulesPerSecurityGroupLimitExceeded"))
+    assert (fault.reason, fault.any_instance_type, fault.any_market) == (Reason.QUOTA, True, True)
+    assert "resources.ports" in fault.message
     refusal = refusal_of(fault)
     assert (refusal.region, refusal.zone) == ("us-east-1", None)
 

@@ -7,6 +7,7 @@ from typing import Any
 from perdure.controller.clouds.aws import faults
 from perdure.controller.clouds.aws.machines.launch_request import TAG
 from perdure.controller.clouds.aws.machines.network import vpc_of
+from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import EventuallyConsistent, OpenPorts
 
 ANYBODY = ({"IpRanges": [{"CidrIp": "0.0.0.0/0"}]}, {"Ipv6Ranges": [{"CidrIpv6": "::/0"}]})
@@ -28,7 +29,7 @@ def close(ec2: Any, name: str) -> None:
         try:
             ec2.delete_security_group(GroupId=group["GroupId"])
         except Exception as error:
-            if faults.code_of(error) == "InvalidGroup.NotFound":
+            if faults.code_of(error) in faults.MISSING_GROUP:
                 continue
             if faults.code_of(error) != "DependencyViolation":
                 raise
@@ -36,7 +37,10 @@ def close(ec2: Any, name: str) -> None:
 
 
 def _ensure(ec2: Any, ports: OpenPorts, vpc: str, controller: str) -> str:
-    """The group of that name with these ports open, and no others. Repeatable, whatever an earlier call left undone."""
+    """The group of that name with these ports open, and no others. Repeatable, whatever an earlier call left undone.
+
+    A new group may not be visible to the next call: that raises EC2's error, which is transient (`faults`).
+    """
     group = _find(ec2, ports.name, vpc)
     if group is None:
         text = "Ports of a cluster that Perdure has opened"
@@ -51,6 +55,8 @@ def _ensure(ec2: Any, ports: OpenPorts, vpc: str, controller: str) -> str:
             if faults.code_of(error) != "InvalidGroup.Duplicate":  # another call has created it meanwhile
                 raise
             group = _find(ec2, ports.name, vpc)
+    if group is None:
+        raise CloudRejected("InvalidGroup.NotFound", f"the new security group {ports.name} is not visible yet")
     wanted = {(first, last) for first, last in ports.ranges}
     present = {(rule.get("FromPort"), rule.get("ToPort")) for rule in group["IpPermissions"]}
     if extra := [rule for rule in group["IpPermissions"] if (rule.get("FromPort"), rule.get("ToPort")) not in wanted]:
