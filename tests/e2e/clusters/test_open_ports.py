@@ -12,9 +12,10 @@ from support.helpers.clusters import Clusters
 pytestmark = pytest.mark.slow
 
 
-def test_endpoints__are_the_addresses_of_the_ports_that_were_asked_for(sky: Clusters) -> None:
+def test_endpoints__are_the_addresses_of_the_ports_that_are_open(sky: Clusters) -> None:
     perdure = sky.controller.perdure
-    launched = sky.launch("web", resources=Resources(cpus=1, infra="local", ports=[8765, "9000-9001"]))
+    chosen = Resources(cpus=1, infra="local", ports=[8765, "9000-9001"])
+    launched = sky.launch("web", resources=[chosen, Resources(cpus=2, infra="local", ports=22)])
     assert not [line for line in launched.warnings if "ports" in line]
     number = sky.exec("web", "echo page > index.html; python3 -m http.server 8765")
     sky.until("web", number, "RUNNING")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,13 +159,15 @@ class World:
         tasks: int = 1,
         spec: dict[str, Any] | None = None,
         need: MachineRequirement = MachineRequirement(cpus=Amount(4)),  # noqa: B008 - frozen
+        or_need: Sequence[MachineRequirement] = (),
         job: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> int:
-        """`job`: columns of its row."""
+        """`job`: columns of its row. `or_need`: alternatives to `need`."""
         now = self.clock.now()
         views = [
-            TaskView(i, (need,), num_nodes=nodes, wake_at=now if i == 0 else None, **changes) for i in range(tasks)
+            TaskView(i, (need, *or_need), num_nodes=nodes, wake_at=now if i == 0 else None, **changes)
+            for i in range(tasks)
         ]
         new = [NewTask(v, f"t{v.index}", {}, {"resources": "cpus=4"} | (spec or {}), None) for v in views]
         with self.database.begin() as conn:

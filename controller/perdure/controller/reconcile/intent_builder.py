@@ -97,18 +97,21 @@ class IntentBuilder:
     def _launch_request(
         self, conn: Connection, row: Row[Any], job: JobView, action: actions.Launch, now: float
     ) -> dict[str, Any]:
-        is_host = row.spec.get("host", False) and action.offer.cloud in self.stoppable
+        is_host = row.spec.get("host", False)
+        keeps_disks = is_host and action.offer.cloud in self.stoppable
+        options = machine_options(row.spec, job.tasks[action.task].requirements, action.offer)
+        ports = [str(port) for port in options.pop("ports", ())]
         return {
             "controller": self.controller,
             "offer": codec.encode_offer(action.offer),
             "num_nodes": action.num_nodes,
             "name": f"perdure-{row.name}-{job.id}-{action.task}-{action.generation}",
             "queue": _queue_key(job, row),
-            **machine_options(row.spec, job.tasks[action.task].requirements, action.offer),
+            **options,
             **_cloud_settings(row.spec, action.offer.cloud),
             **_mount_modes(row.spec),
-            **(self._on_kept_disks(conn, row.cluster_id, job, action, now) if is_host else {}),
-            **(self._open_ports(conn, row, action.offer) if row.spec.get("ports") else {}),
+            **(self._on_kept_disks(conn, row.cluster_id, job, action, now) if keeps_disks else {}),
+            **(self._open_ports(conn, row.cluster_id, action.offer, ports) if is_host and ports else {}),
         }
 
     def _on_kept_disks(
@@ -128,13 +131,13 @@ class IntentBuilder:
             return {}
         return {} if older_controllers(conn, cluster_disks.SINCE_REVISION, now) else {"keeps_disks": True}
 
-    def _open_ports(self, conn: Connection, row: Row[Any], offer: Offer) -> dict[str, Any]:
+    def _open_ports(self, conn: Connection, cluster_id: int, offer: Offer, ports: Sequence[str]) -> dict[str, Any]:
         """The ports that a launch for a cluster opens. Where, is recorded with it."""
         if offer.cloud not in self.opens_ports:
             return {}
-        cluster_ports.add(conn, row.cluster_id, offer.cloud, offer.region)
-        name = cluster_ports.rule_name(self.controller, row.cluster_id)
-        return {"open_ports": {"name": name, "ports": row.spec["ports"]}}
+        cluster_ports.add(conn, cluster_id, offer.cloud, offer.region)
+        name = cluster_ports.rule_name(self.controller, cluster_id)
+        return {"open_ports": {"name": name, "ports": list(ports)}}
 
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
         attempt = job.tasks[action.task].attempt(action.generation)

@@ -61,6 +61,7 @@ _RESOURCE_FIELDS = {
     "network_tier": "network_tier",
     "image_id": "image_id",
     "labels": "labels",
+    "ports": "ports",  # of clusters alone
 }
 
 

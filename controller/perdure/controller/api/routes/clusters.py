@@ -17,13 +17,13 @@ from perdure.controller.api.auth import Reader, Runner
 from perdure.controller.api.routes.jobs import Key, RequestBody
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.clouds.base.protocol import OpensPorts
+from perdure.controller.store.clusters.cluster_disks import launch_request
 from perdure.controller.store.clusters.idle_rules import IdleRule, WaitFor
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.queries import globs
 from perdure.controller.store.queries.globs import BadGlob
 from perdure.controller.store.queries.job_listing import iso
 from perdure.controller.store.records import clusters
-from perdure.controller.submit.cluster.cluster_tasks import open_ports
 from perdure.controller.submit.cluster.requests import LaunchOptions, OfCluster, checked_rule, no_such_cluster
 from perdure.controller.submit.errors import RequestRejected
 from perdure.sdk.clusters.queues import QueuesOfClusters
@@ -125,10 +125,11 @@ def endpoints(caller: Reader, name: Name) -> dict[str, Any]:
     with context.database.connect() as conn:
         row = clusters.find(conn, name, user=caller.sees)
         host = None if row is None else clusters.hosts(conn, [row.id]).get(row.id)
+        attempt = None if host is None else host.running
+        launched = {} if host is None or attempt is None else launch_request(conn, host.job_id, attempt.generation)
     if row is None:
         raise no_such_cluster(name)
-    ports = open_ports(row.config)
-    attempt = host.running if host is not None else None
+    ports = launched.get("open_ports", {}).get("ports", ())
     cloud = context.clouds.get(attempt.offer["cloud"]) if attempt is not None else None
     if not ports or attempt is None or not isinstance(cloud, OpensPorts):
         return {"endpoints": {}}

@@ -73,7 +73,7 @@ class OnCluster:
         # It never moves on its own, and what its jobs do is theirs: only the limit of its cost is left.
         limit = task.view.recovery.max_cost
         recovery = Recovery(strategy=FALLBACK_STRATEGY, recovers=self.recovers, max_cost=limit)
-        spec, requirements = {**task.spec, "host": True, "ports": open_ports(task.config)}, task.view.requirements
+        spec, requirements = {**task.spec, "host": True}, task.view.requirements
         if self.kept_offer is not None:  # the disks can be nowhere else
             offer = decode_offer(self.kept_offer)
             spec["machines"] = [machine_options(spec, requirements, offer)]
@@ -106,8 +106,8 @@ class OnCluster:
         return replace(task, view=view, spec={**task.spec, "slot": slot, "machines": [{}]})
 
 
-def open_ports(config: Mapping[str, Any]) -> list[str]:
-    """The ports and ranges that a task opens on the machines of its cluster, of all alternatives."""
+def asked_ports(config: Mapping[str, Any]) -> list[str]:
+    """The ports and ranges of all alternatives of a task. Those of the one that is chosen are opened."""
     resources = config.get("resources") or {}
     options = [resources, *(resources.get("any_of") or ()), *(resources.get("ordered") or ())]
     return list(dict.fromkeys(str(port) for option in options for port in option.get("ports") or ()))
@@ -154,7 +154,7 @@ def with_secrets(machines: Mapping[str, Any], secrets: Mapping[str, str]) -> dic
 def unchanged_warnings(name: str, kept: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, ...]:
     """Warnings about what `config` asks of the machines of a cluster that was launched with `kept`, and keeps it."""
     fields, config = [], masked_host_config(config)[0]
-    if (ports := open_ports(config)) and ports != open_ports(kept):
+    if (ports := asked_ports(config)) and ports != asked_ports(kept):
         fields.append("ports")
     if config.get("file_mounts", {}) != kept.get("file_mounts", {}):
         fields.append("file_mounts")

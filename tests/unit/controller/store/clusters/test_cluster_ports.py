@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -16,6 +17,7 @@ from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.records import clusters
 from perdure.controller.store.records.clusters import Cluster
 from perdure.recovery import events
+from perdure.recovery.market.requirements import MachineRequirement
 from unit.controller.world import World
 
 PORTS = ["8080", "9000-9010"]
@@ -49,11 +51,12 @@ def cloud(world: World) -> OpeningCloud:
     return world.cloud
 
 
-def launch(world: World, ports: list[str]) -> int:
+def launch(world: World, *machines: dict[str, Any], host: bool = True, **needs: Any) -> int:
+    """`machines`: the options of each alternative. `needs`: the alternatives, as in World.submit."""
     row = ClusterRow(name="dev", active_name="dev", wanted="UP", created_at=0, launched_at=0, active_at=0, config={})
     with world.database.begin() as conn:
         cluster_id = clusters.insert_cluster(conn, {**row.model_dump(exclude={"id"}), "starts": 1})
-    return world.submit(spec={"host": True, "ports": ports}, job={"cluster_id": cluster_id})
+    return world.submit(spec={"host": host, "machines": list(machines)}, job={"cluster_id": cluster_id}, **needs)
 
 
 def recorded(world: World) -> int:
@@ -66,19 +69,32 @@ def tick(world: World) -> None:
 
 
 def test_launch__opens_what_the_cluster_asks_for(world: World, cloud: OpeningCloud) -> None:
-    launch(world, PORTS)
+    launch(world, {"ports": PORTS})
     ((name, rule),) = cloud.rules.items()
     assert (name, rule.ranges) == (cluster_ports.rule_name("test", 1), ((8080, 8080), (9000, 9010)))
     assert recorded(world) == 1
 
 
+def test_launch__opens_the_ports_of_the_alternative_that_is_chosen(world: World, cloud: OpeningCloud) -> None:
+    """Those of the others are open nowhere."""
+    needs = [MachineRequirement(region="fake-1", rank=1), MachineRequirement(region="fake-2", rank=0)]
+    launch(world, {"ports": ["22"]}, {"ports": [8080, "9000-9010"]}, need=needs[0], or_need=needs[1:])
+    (rule,) = cloud.rules.values()
+    assert rule.ranges == ((8080, 8080), (9000, 9010))
+
+
+def test_launch__of_a_job_opens_none(world: World, cloud: OpeningCloud) -> None:
+    launch(world, {"ports": PORTS}, host=False)
+    assert (cloud.rules, recorded(world)) == ({}, 0)
+
+
 def test_launch__of_a_cluster_without_ports_opens_none(world: World, cloud: OpeningCloud) -> None:
-    launch(world, [])
+    launch(world, {})
     assert (cloud.rules, recorded(world)) == ({}, 0)
 
 
 def test_ports__are_closed_after_the_last_machine_of_a_cluster_that_is_down(world: World, cloud: OpeningCloud) -> None:
-    job = launch(world, PORTS)
+    job = launch(world, {"ports": PORTS})
     tick(world)
     assert cloud.rules, "it is up"
     with world.database.begin() as conn:

@@ -75,6 +75,13 @@ def test_limits__without_effect_are_warned_of(sky: Sky) -> None:
     assert sky.launch(with_recovery(max_cost=50.0), key="third").warnings == ()
 
 
+def test_ports__are_those_of_each_alternative(sky: Sky) -> None:
+    options = [{"cpus": 1, "ports": 22}, {"cpus": 2, "ports": [8080, "9000-9010"]}, {"cpus": 3}]
+    sky.launch({**TASK, "resources": {"any_of": options}})
+    opened = [[str(port) for port in one.get("ports", ())] for one in sky.spec(sky.hosts()[0].id)[0]["machines"]]
+    assert opened == [["22"], ["8080", "9000-9010"], []]
+
+
 def test_secret__in_a_mount_is_stored_sealed_only_and_until_the_cluster_is_down(sky: Sky) -> None:
     config = {**TASK, "file_mounts": {"/data-hunter22": "local://bucket"}, "secrets": {"TOKEN": "hunter22"}}
     sky.launch(config)
