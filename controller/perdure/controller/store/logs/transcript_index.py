@@ -141,8 +141,7 @@ class TranscriptView:
 
     def pieces(self, start: int, end: int) -> Iterator[bytes]:
         """The bytes from `start` to `end`."""
-        at = max(0, bisect_right(self.blocks, start, key=lambda block: block.start) - 1)
-        for block in self.blocks[at:]:
+        for block in self.blocks[self._number_of_block(start) :]:
             if block.start >= end:
                 return
             if data := self.text_of(block)[max(0, start - block.start) : end - block.start]:
@@ -166,11 +165,18 @@ class TranscriptView:
         return self.offset_of(self.num_lines - count)
 
     def lines(self, first: int, count: int) -> list[bytes]:
-        """Some lines, without their ends. A line that is longer than `MAX_LINE_BYTES` is cut."""
+        """Some lines, without their ends. A line that is longer than `MAX_LINE_BYTES` is cut; what is cut is not read,
+        but for the end of the line."""
         start, end = self.offset_of(first), self.offset_of(first + count)
         shown: list[bytes] = []
         line = _Line()
-        for data in self.pieces(start, end):
+        for block in self.blocks[self._number_of_block(start) :]:
+            if block.start >= end:
+                break
+            if line.is_full and not block.newlines:
+                line.size += min(end, block.end) - block.start
+                continue
+            data = self.text_of(block)[max(0, start - block.start) : end - block.start]
             *complete, rest = data.split(b"\n")
             for text in complete:
                 line.add(text)
@@ -179,6 +185,10 @@ class TranscriptView:
             line.add(rest)
         return [*shown, line.shown()] if line.size else shown
 
+    def _number_of_block(self, offset: int) -> int:
+        """Which block has the byte."""
+        return max(0, bisect_right(self.blocks, offset, key=lambda block: block.start) - 1)
+
 
 @dataclass
 class _Line:
@@ -186,6 +196,10 @@ class _Line:
 
     text: bytes = b""
     size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.text) == MAX_LINE_BYTES
 
     def add(self, text: bytes) -> None:
         self.text += text[: MAX_LINE_BYTES - len(self.text)]

@@ -1,7 +1,8 @@
 """Searches a transcript for a text, from a line on or upward from a line, for a limited time.
 
 A line is searched as a terminal shows it: without the codes of colors, and without what a carriage return has
-overwritten. Of letters, only A to Z match regardless of their case.
+overwritten. Of letters, only A to Z match regardless of their case. Of a line that is much longer than is shown of it,
+only about the first MiB is searched, so that a search ends soon after its time is over.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from perdure.controller.store.logs.transcript_index import TranscriptView
 
 BUDGET_S = 1.0
 _COLORS = re.compile(rb"\x1b\[[\d;]*m")
-_MAX_CARRIED_BYTES = 2**20  # of a line that does not end; what is before it is not searched
+_MAX_SEARCHED_BYTES = 2**20  # of a line that spans several blocks
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,19 @@ def search_down(
     needle, give_up_at = _needle(text), timer() + budget_s
     hits: list[int] = []
     at = max(0, bisect_left(view.blocks, first, key=lambda block: block.line) - 1)
+    searched = _Searched(view)
+    numbers = searched.numbers[bisect_left(searched.numbers, at) :]
     line, carried = 0, b""
     skips_rest = False  # of a line before `first`
-    for number, block in enumerate(view.blocks[at:], at):
-        if number == at:
+    for number in numbers:
+        block = view.blocks[number]
+        if number == numbers[0]:
             line, skips_rest = block.line, not block.begins_line
-        data = carried + view.text_of(block)
+        data = carried + searched.text_of(number)
         if skips_rest:
             _, newline, data = data.partition(b"\n")
             line, skips_rest = line + len(newline), not newline
-        is_last = number == len(view.blocks) - 1
+        is_last = number == numbers[-1]
         end = len(data) if is_last else data.rfind(b"\n") + 1
         for hit in matching_lines(data[:end], line, needle):
             if hit >= first:
@@ -58,7 +62,7 @@ def search_down(
                 if len(hits) == limit:
                     return SearchResult(hits, hit + 1)
         line += data.count(b"\n", 0, end)
-        carried = data[end:][-_MAX_CARRIED_BYTES:]
+        carried = data[end:]
         if timer() > give_up_at and line > first and not is_last:
             return SearchResult(hits, line)
     return SearchResult(hits, None)
@@ -77,9 +81,11 @@ def search_up(
     needle, give_up_at = _needle(text), timer() + budget_s
     hits: list[int] = []
     carried = b""
-    for number in range(bisect_left(view.blocks, before, key=lambda block: block.line) - 1, -1, -1):
+    searched = _Searched(view)
+    end = bisect_left(view.blocks, before, key=lambda block: block.line)
+    for number in reversed(searched.numbers[: bisect_left(searched.numbers, end)]):
         block = view.blocks[number]
-        data = view.text_of(block) + carried
+        data = searched.text_of(number) + carried
         begin = 0 if block.begins_line else data.find(b"\n") + 1 or len(data)
         line = block.line + (0 if block.begins_line else 1)
         for hit in reversed(list(matching_lines(data[begin:], line, needle))):
@@ -87,10 +93,32 @@ def search_up(
                 hits.append(hit)
                 if len(hits) == limit:
                     return SearchResult(hits, hit if hit else None)
-        carried = data[:begin][:_MAX_CARRIED_BYTES]
+        carried = data[:begin]
         if timer() > give_up_at and line < before and number:
             return SearchResult(hits, line)
     return SearchResult(hits, None)
+
+
+class _Searched:
+    """The blocks of a view that are searched: all but those in the middle of a long line. `numbers`: in order."""
+
+    def __init__(self, view: TranscriptView) -> None:
+        self._view = view
+        self.numbers: list[int] = []
+        line_start = 0  # of the line that the block continues, or a little later
+        for number, block in enumerate(view.blocks):
+            if block.begins_line:
+                line_start = block.start
+            if block.newlines or block.start - line_start < _MAX_SEARCHED_BYTES:
+                self.numbers.append(number)
+            if block.newlines:
+                line_start = block.end
+        self._skipped = set(range(len(view.blocks))).difference(self.numbers)
+
+    def text_of(self, number: int) -> bytes:
+        """The text of a block, without the rest of a line whose middle was skipped."""
+        text = self._view.text_of(self._view.blocks[number])
+        return text[text.index(b"\n") :] if number - 1 in self._skipped else text
 
 
 def matching_lines(data: bytes, line: int, needle: bytes) -> Iterator[int]:

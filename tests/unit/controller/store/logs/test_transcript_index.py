@@ -45,6 +45,23 @@ class KnownTranscript(JobTranscript):
         return other
 
 
+class FailingLogStore(FileLogStore):
+    """Raises `error` instead of the read that comes after `reads_left` others. `bytes_read`: of ranges."""
+
+    reads_left, bytes_read = 10**9, 0
+    error: type[OSError] = OSError
+
+    def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
+        self.reads_left -= 1
+        if self.reads_left == -1:
+            raise self.error("not now")
+        return super().read_chunk(key, chunk)
+
+    def read_range(self, key: AttemptKey, rank: int, offset: int, length: int) -> bytes:
+        self.bytes_read += length
+        return super().read_range(key, rank, offset, length)
+
+
 def whole_of(logs: LogStore, attempts: list[AttemptInfo]) -> bytes:
     return b"".join(Transcript(logs, lambda: attempts).read_new())
 
@@ -101,6 +118,21 @@ def test_lines__that_are_long_are_cut(tmp_path: Path) -> None:
     assert view.attempts == [AttemptLine(0, 1, 0)]
 
 
+def test_lines__that_are_long_are_not_read_to_their_end(tmp_path: Path) -> None:
+    logs = FailingLogStore(tmp_path)
+    for _ in range(40):
+        logs.append((1, 0, 1), 0, logs.size((1, 0, 1), 0), b"x" * 2**20)
+    attempts = [info(1, 1, has_ended=False)]
+    index = TranscriptIndex(logs, KnownTranscript(logs, attempts))
+    view = index.view()
+    logs.bytes_read = 0
+    assert view.lines(1, 2) == [b"x" * 16_384 + b" [... and %d more bytes]" % (40 * 2**20 - 16_384)]
+    logs.append((1, 0, 1), 0, 40 * 2**20, b"yz\nshort")
+    view = index.view()
+    assert view.lines(1, 2) == [b"x" * 16_384 + b" [... and %d more bytes]" % (40 * 2**20 - 16_382), b"short"]
+    assert 0 < logs.bytes_read < 8 * 2**20
+
+
 def test_view__does_not_change_while_the_log_grows(tmp_path: Path) -> None:
     logs = FileLogStore(tmp_path)
     attempts = [info(1, 1, has_ended=False)]
@@ -111,19 +143,6 @@ def test_view__does_not_change_while_the_log_grows(tmp_path: Path) -> None:
     after = index.view()
     assert (before.num_lines, after.num_lines) == (2, 3)
     assert before.lines(0, 9) == after.lines(0, 2)
-
-
-class FailingLogStore(FileLogStore):
-    """Raises `error` instead of the read that comes after `reads_left` others."""
-
-    reads_left = 10**9
-    error: type[OSError] = OSError
-
-    def read_chunk(self, key: AttemptKey, chunk: Chunk) -> bytes:
-        self.reads_left -= 1
-        if self.reads_left == -1:
-            raise self.error("not now")
-        return super().read_chunk(key, chunk)
 
 
 def add_lines(logs: LogStore, count: int) -> None:
