@@ -79,14 +79,17 @@ class SharedViews:
                 return view, rest.copy()
 
     def _begin(self, unread: JobTranscript, user: str) -> _Reading:
-        index = self._indexes.of(unread.key, lambda: TranscriptIndex(self._logs, unread.copy()))
+        index = self._indexes.get(unread.key) or TranscriptIndex(self._logs, unread.copy())
         task = asyncio.ensure_future(self._read(index, user))
         reading = self._readings[unread.key] = _Reading(user, asyncio.get_running_loop().time(), task)
-        task.add_done_callback(lambda done: self._forget(unread.key, done))
+        task.add_done_callback(lambda done: self._end(unread.key, index, done))
         return reading
 
-    def _forget(self, key: Hashable, done: asyncio.Task[tuple[TranscriptView, JobTranscript]]) -> None:
+    def _end(
+        self, key: Hashable, index: TranscriptIndex, done: asyncio.Task[tuple[TranscriptView, JobTranscript]]
+    ) -> None:
         del self._readings[key]
+        self._indexes.keep(key, index)
         if not done.cancelled():
             done.exception()  # whoever still waits raises it
 

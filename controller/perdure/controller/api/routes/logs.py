@@ -80,17 +80,21 @@ def _begin(view: TranscriptView, tail: int, offset: int) -> tuple[int, Iterable[
 
 
 async def checked_transcript(context: ApiContext, job_id: int, task: int | None, attempt: int | None) -> JobTranscript:
-    """The transcript of a job that exists, and of an attempt that it has had. Raises RequestRejected (404)."""
+    """The transcript of a job that exists, of a task that it has, and of an attempt that it has had. Raises
+    RequestRejected (404)."""
     transcript = JobTranscript(context.database, context.logs, job_id, task, attempt)
-    await run_in_threadpool(_require, context, transcript, attempt)
+    await run_in_threadpool(_require, context, transcript, task, attempt)
     return transcript
 
 
-def _require(context: ApiContext, transcript: JobTranscript, attempt: int | None) -> None:
+def _require(context: ApiContext, transcript: JobTranscript, task: int | None, attempt: int | None) -> None:
     job_id = transcript.job_id
     with context.database.connect() as conn:
         if not search.find_ids(conn, Filter(ids=(job_id,))):
             raise no_such_job(job_id)
+    if task is not None and task not in (tasks := transcript.known_tasks()):
+        fix = f"see `perdure jobs show {job_id}`: it has {len(tasks)}, counted from 0"
+        raise RequestRejected(f"job {job_id} has no task {task}", where="task", fix=fix, status=404)
     if attempt is not None and attempt not in (known := transcript.known_attempts()):
         what = f"it has had {known[-1]}" if known else "it has had none yet"
         fix = f"see `perdure jobs show {job_id}`: {what}"

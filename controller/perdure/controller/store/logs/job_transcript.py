@@ -47,6 +47,10 @@ class JobTranscript:
         other._transcript = self._transcript.copy(lambda: other._attempts)
         return other
 
+    def known_tasks(self) -> list[int]:
+        """The numbers of the job's tasks."""
+        return sorted({row.task_index for row in load_log_attempts(self._database, self.job_id)})
+
     def known_attempts(self) -> list[int]:
         """The numbers of the attempts that the job, or the task, has had."""
         rows = [row for row in load_log_attempts(self._database, self.job_id) if self._is_of_task(row)]

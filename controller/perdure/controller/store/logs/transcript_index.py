@@ -227,6 +227,11 @@ class TranscriptIndex:
         self.memory_bytes = 0  # about, without the last block
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was read yet."""
+        return not self._blocks
+
+    @property
     def is_reading(self) -> bool:
         """Whether `read_step` has begun a reading that it has not finished."""
         return self._parts is not None
@@ -278,28 +283,29 @@ class TranscriptIndex:
 
 
 class TranscriptIndexes:
-    """The indexes that were used last. Safe to use from any thread."""
+    """The indexes that were used last. Not safe to use from several threads."""
 
     def __init__(self, max_indexes: int = _MAX_INDEXES, max_bytes: int = _MAX_INDEX_BYTES) -> None:
         self._max_indexes, self._max_bytes = max_indexes, max_bytes
         self._indexes: OrderedDict[Hashable, TranscriptIndex] = OrderedDict()
-        self._lock = threading.Lock()
 
-    def of(self, key: Hashable, create: Callable[[], TranscriptIndex]) -> TranscriptIndex:
-        """The index of `key`; others that were not used for longest are dropped when all become too large."""
-        with self._lock:
-            index = self._indexes.pop(key, None) or create()
-            self._indexes[key] = index
-            others = [(other, self._indexes[other]) for other in reversed(self._indexes)][1:]
+    def get(self, key: Hashable) -> TranscriptIndex | None:
+        """The index that was kept of a transcript."""
+        return self._indexes.get(key)
+
+    def keep(self, key: Hashable, index: TranscriptIndex) -> None:
+        """Keep an index that was used now, unless it is empty. Others that were not used for longest are dropped when
+        all become too many or too large."""
+        self.forget(key)
+        if index.is_empty:
+            return
+        self._indexes[key] = index
         total = 0
-        for number, (other, old) in enumerate(others, start=1):
+        for number, (other, old) in enumerate(list(reversed(self._indexes.items()))[1:], start=1):
             total += old.memory_bytes
             if number >= self._max_indexes or total > self._max_bytes:
-                with self._lock:
-                    self._indexes.pop(other, None)
-        return index
+                self.forget(other)
 
     def forget(self, key: Hashable) -> None:
         """Drop an index: the log was deleted."""
-        with self._lock:
-            self._indexes.pop(key, None)
+        self._indexes.pop(key, None)

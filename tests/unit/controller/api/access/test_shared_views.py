@@ -175,3 +175,17 @@ def test_reader__of_a_log_that_was_deleted_gets_what_is_left(tmp_path: Path) -> 
             await world.read(fail)
 
     asyncio.run(scenario())
+
+
+def test_reader__continues_what_was_read_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        world.logs.gate.set()
+        add_lines(world.logs, 500)
+        await world.view()
+        read = world.logs.reads
+        add_lines(world.logs, 100)
+        assert (await world.view()).num_lines == 601
+        assert world.logs.reads == read + 1
+
+    asyncio.run(scenario())

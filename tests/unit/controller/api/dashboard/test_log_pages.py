@@ -79,6 +79,14 @@ def test_parts__of_a_job_or_attempt_that_does_not_exist_are_404(dashboard: Dashb
     assert "it has had 2" in other.json()["error"]["fix"]
 
 
+@pytest.mark.parametrize("part", ["?task=1", "?task=1&tail=5", "/lines?task=1", "/summary?task=99999999999999999999"])
+def test_log__of_a_task_that_the_job_does_not_have_is_404(dashboard: Dashboard, job_id: int, part: str) -> None:
+    answer = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs{part}")
+    assert (answer.status_code, answer.json()["error"]["where"]) == (404, "task")
+    assert "has no task" in answer.json()["error"]["message"]
+    assert dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs/lines?task=0").status_code == 200
+
+
 def test_tail__says_which_line_and_byte_it_begins_at(dashboard: Dashboard, job_id: int) -> None:
     whole = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs").content
     tail = dashboard.caller.get(f"/api/v1/jobs/{job_id}/logs?tail=11")

@@ -203,19 +203,35 @@ def test_view__of_a_log_in_the_database_reads_parts_of_rows(database: Engine) ->
 
 def test_indexes__drop_those_that_were_used_least_recently(tmp_path: Path) -> None:
     logs = FileLogStore(tmp_path)
-    created: list[int] = []
 
-    def of(indexes: TranscriptIndexes, key: int) -> TranscriptIndex:
-        return indexes.of(key, lambda: created.append(key) or TranscriptIndex(logs, KnownTranscript(logs, [])))
+    def new_index() -> TranscriptIndex:
+        index = TranscriptIndex(logs, KnownTranscript(logs, [info(1, 1)]))
+        index.view()
+        return index
+
+    def kept(indexes: TranscriptIndexes) -> list[int]:
+        return [key for key in (1, 2, 3) if indexes.get(key) is not None]
 
     few = TranscriptIndexes(max_indexes=2)
-    for key in (1, 2, 1, 3, 1, 2):
-        of(few, key)
-    assert created == [1, 2, 3, 2]
-    created.clear()
-    small = TranscriptIndexes(max_bytes=100)
-    of(small, 1).memory_bytes = 101
-    of(small, 2)
-    of(small, 2)
-    of(small, 1)
-    assert created == [1, 2, 1]
+    for key in (1, 2, 1, 3):
+        few.keep(key, few.get(key) or new_index())
+    assert kept(few) == [1, 3]
+    few.forget(3)
+    assert kept(few) == [1]
+    small, large = TranscriptIndexes(max_bytes=100), new_index()
+    large.memory_bytes = 101
+    small.keep(1, large)
+    small.keep(2, new_index())
+    assert kept(small) == [2]
+
+
+def test_indexes__keep_no_empty_ones(tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path)
+    indexes, full = TranscriptIndexes(max_indexes=1), TranscriptIndex(logs, KnownTranscript(logs, [info(1, 1)]))
+    full.view()
+    indexes.keep(1, full)
+    empty = TranscriptIndex(logs, KnownTranscript(logs, []))
+    empty.view()
+    indexes.keep(2, empty)
+    assert indexes.get(1) is full
+    assert indexes.get(2) is None
