@@ -76,7 +76,8 @@ def _begin(view: TranscriptView, tail: int, offset: int) -> tuple[int, Iterable[
     """The offset of the last `tail` lines, or `offset`, and the bytes from there on, the first of which were read."""
     offset = view.start_of_tail(tail) if tail else offset
     pieces = view.pieces(offset, view.size)
-    return offset, chain([next(pieces, b"")], pieces)
+    first = next(pieces, None)  # raises FileNotFoundError while another answer is still possible
+    return offset, () if first is None else chain([first], pieces)
 
 
 async def checked_transcript(context: ApiContext, job_id: int, task: int | None, attempt: int | None) -> JobTranscript:
@@ -115,7 +116,8 @@ async def read_log(
     try:
         return await views.apply(transcript, caller.name, function)
     except FileNotFoundError:
-        raise RequestRejected(f"the log of job {transcript.job_id} is being deleted", status=404) from None
+        fix = "the retention of logs is over; nothing is left of it in a while"
+        raise RequestRejected(f"the log of job {transcript.job_id} is being deleted", fix=fix, status=404) from None
 
 
 @router.get("/controller/logs", response_class=StreamingResponse)
