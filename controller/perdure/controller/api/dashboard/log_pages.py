@@ -85,7 +85,8 @@ async def search_log(
     attempt: Generation = None,
 ) -> dict[str, Any]:
     """The lines that have `text`, whatever the case of its letters: from line `first` on, or before line `before`, the
-    last one first. Searches for about a second; `continue_at` is the `first`, or the `before`, of the next call."""
+    last one first. Searches for about a second; `continue_at` is the `first`, or the `before`, of the next call. Of a
+    line of several MiB, only about the first MiB is searched."""
     if (first is None) == (before is None):
         raise RequestRejected("say where to search", where="first", fix="give exactly one of first and before")
     transcript = await checked_transcript(caller.context, job_id, task, attempt)

@@ -51,8 +51,9 @@ async def job_logs(
 ) -> StreamingResponse:
     """The transcript from byte `offset`, or its last `tail` lines (0: all); with `follow`, new output as it appears.
 
-    `attempt`: only that of the attempts with this number. The header `Perdure-Offset` of the response has the offset of
-    its first byte; with `tail`, `Perdure-Line` has the number of its first line, counted from 0.
+    A line of one of several nodes is ended after 1 MiB, and what follows is another one. `attempt`: only that of the
+    attempts with this number. The header `Perdure-Offset` of the response has the offset of its first byte; with
+    `tail`, `Perdure-Line` has the number of its first line, counted from 0.
     """
     transcript = await checked_transcript(caller.context, job_id, task, attempt)
     known: Iterable[bytes] = ()
