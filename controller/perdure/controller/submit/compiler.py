@@ -15,7 +15,7 @@ from typing import Any
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import StorageError
 from perdure.controller.clouds.base.config_section import SectionError
-from perdure.controller.clouds.base.protocol import HasTaskSettings
+from perdure.controller.clouds.base.protocol import HasTaskSettings, OpensPorts
 from perdure.controller.clouds.machine_options import REGISTRY_VARIABLES, boot_image
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.config.notify_config import NO_NOTIFICATIONS, NotifyConfig
@@ -117,6 +117,11 @@ class Compiler:
                 warnings.append(f"resources.{field}: accepted, but has no effect on {where}")
             warnings += self._settings_warnings(task, [cloud.name for cloud in usable])
         return tuple(dict.fromkeys(warnings))
+
+    def clouds_without_ports(self) -> list[str]:
+        """The usable clouds that open no ports of machines to the internet."""
+        closed = [cloud for cloud in self.market.clouds.values() if not isinstance(cloud, OpensPorts)]
+        return [cloud.name for cloud in closed if self.market.unusable(cloud) is None]
 
     def _settings_warnings(self, task: Task, usable: Sequence[str]) -> Iterator[str]:
         """What the clouds say about their settings in the task. Raises RequestRejected for invalid ones."""

@@ -154,7 +154,7 @@ class SubmissionService:
         if not submission.may_run_callbacks and self.compiler.notify.runs_callbacks:
             require_no_callback(compiled)
         if submission.cluster is not None:
-            compiled = submission.cluster.adapt(compiled)
+            compiled = submission.cluster.adapt(compiled, self.compiler.clouds_without_ports())
         if submission.service is not None:
             compiled = submission.service.adapt(compiled)
         for digest in {digest for task in compiled.tasks for digest in upload_digests(task.spec)}:

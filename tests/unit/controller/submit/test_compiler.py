@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.reconcile.market_state import MarketState
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.submit.cluster.cluster_tasks import OnCluster
 from perdure.controller.submit.compiler import Compiler, check_alternatives, parse_tasks
 from perdure.controller.submit.errors import RequestRejected
 from perdure.controller.submit.service import Submission, SubmissionService
 from perdure.recovery.job import Timeouts
 from perdure.sdk import Task
+from perdure.sdk.spec.resource_fields import ACTS_IN_LAUNCH
 from unit.controller.world import World
 
 LOCAL_IGNORES = frozenset({"disk_gib", "disk_tier", "network_tier", "image_id"})
@@ -36,6 +39,16 @@ def warnings(world: World, resources: str) -> tuple[str, ...]:
     clouds["local"].ignores = LOCAL_IGNORES
     config = Task.from_yaml_str(f"run: x\nresources: {resources}\n").to_yaml_config()
     return compiler(world, MarketState(clouds, clock)).compile("j", [config], clock.now()).warnings
+
+
+class OpeningCloud(FakeCloud):
+    """A cloud that opens ports."""
+
+    def public_addresses(self, region: str, ids: Sequence[str]) -> Mapping[str, str]:
+        return {}
+
+    def close_ports(self, region: str, name: str) -> None:
+        pass
 
 
 def launched_with(world: World, resources: str) -> dict[str, Any]:
@@ -67,6 +80,32 @@ def launched_with(world: World, resources: str) -> dict[str, Any]:
 )
 def test_warnings__name_the_clouds_that_ignore_a_field(world: World, resources: str, expected: list[str]) -> None:
     assert list(warnings(world, resources)) == expected
+
+
+@pytest.mark.parametrize(
+    ("resources", "closed"),
+    [
+        ("{ports: 80}", "azure and kubernetes"),
+        ("{infra: azure, ports: 80}", "azure"),
+        ("{infra: aws, ports: 80}", None),
+        ("{any_of: [{infra: aws, ports: 80}, {infra: azure}]}", None),
+        ("{ports: 80, any_of: [{infra: aws}, {infra: azure}]}", "azure"),
+        ("{infra: azure}", None),
+    ],
+)
+def test_warnings__of_a_cluster_name_the_clouds_that_open_no_ports(
+    world: World, resources: str, closed: str | None
+) -> None:
+    clock = ManualClock()
+    clouds = {name: FakeCloud(clock, name=name) for name in ("azure", "kubernetes", "local")}
+    clouds["aws"] = OpeningCloud(clock, name="aws")
+    by = compiler(world, MarketState(clouds, clock, unreachable={"local": "it is not used here"}))
+    config = Task.from_yaml_str(f"run: x\nresources: {resources}\n").to_yaml_config()
+    compiled = by.compile("j", [config], clock.now())
+    adapted = OnCluster(1, "dev", is_job=False).adapt(compiled, by.clouds_without_ports())
+    text = "resources.ports: accepted, but not opened on {}; `perdure port-forward` reaches the machines there"
+    assert adapted.warnings == ((text.format(closed),) if closed else ())
+    assert ACTS_IN_LAUNCH not in text, "`perdure launch` prints it"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from perdure.sdk.spec.values.variables import FIELDS_WITH_REFERENCES as WITH_REF
 
 _KEPT = "the cluster {0} keeps the {1} that it was launched with; to change it, run `perdure down {0}` first"
 _UNUSED = "resources.job_recovery.{0}: accepted, but has no effect on a job of a cluster"
+_CLOSED = "resources.ports: accepted, but not opened on {}; `perdure port-forward` reaches the machines there"
 # Field of `job_recovery` → field of `Recovery`, of those that only concern the machines of managed jobs.
 _POLICY_FIELDS = {
     "deadline": "deadline_at",
@@ -56,10 +57,15 @@ class OnCluster:
     limit_s: float | None = None  # how long a job may run
     needs_up: bool = False  # whether a job is rejected if the cluster is stopped or down
 
-    def adapt(self, compiled: CompiledJob) -> CompiledJob:
-        """The submission's job, compiled for the cluster."""
+    def adapt(self, compiled: CompiledJob, closed: Collection[str]) -> CompiledJob:
+        """The submission's job, compiled for the cluster. Of the job that holds the machines, only the warnings about
+        machines are kept: its fields are those of a job, too.
+
+        `closed`: the clouds in use that open no ports.
+        """
         if not self.is_job:
-            return replace(compiled, tasks=[self._host_task(task) for task in compiled.tasks])
+            tasks = [self._host_task(task) for task in compiled.tasks]
+            return replace(compiled, tasks=tasks, warnings=tuple(_closed_ports(tasks, closed)))
         unused = [name for task in compiled.tasks for name in _unused(task.view.recovery, with_cost=self.needs_up)]
         warnings = (_UNUSED.format(name) for name in unused)
         return replace(
@@ -111,6 +117,15 @@ def asked_ports(config: Mapping[str, Any]) -> list[str]:
     resources = config.get("resources") or {}
     options = [resources, *(resources.get("any_of") or ()), *(resources.get("ordered") or ())]
     return list(dict.fromkeys(str(port) for option in options for port in option.get("ports") or ()))
+
+
+def _closed_ports(tasks: Iterable[NewTask], closed: Collection[str]) -> Iterator[str]:
+    """A warning if the machines may be on a cloud that does not open the ports that they are asked for."""
+    places = [place for task in tasks for place in zip(task.view.requirements, task.spec["machines"], strict=True)]
+    wanted = [requirement for requirement, options in places if options.get("ports")]
+    names = sorted(name for name in closed if any(one.cloud in (None, name) for one in wanted))
+    if names:
+        yield _CLOSED.format(" and ".join(names))
 
 
 def _require_machine_images(task: NewTask) -> None:

@@ -109,7 +109,7 @@ class ClusterService:
     def _launch_machines(
         self, name: str | None, config: Mapping[str, Any], task: Task, by: Requester, key: str, options: LaunchOptions
     ) -> tuple[Row[Any], tuple[str, ...]]:
-        """Create or start the cluster. Returns it, and warnings."""
+        """Create or start the cluster. Returns it, and warnings: of a new one those of its machines."""
         warnings: tuple[str, ...] = ()
         options = with_autostop(options, task)
         with self.database.connect() as conn:
@@ -123,9 +123,9 @@ class ClusterService:
             warnings = unchanged_warnings(cluster.name, cluster.config, config)
             self._set_autostop(cluster, options)
             self._want_up(cluster.id)
-        self.ensure_host(cluster.id, by)
+        of_machines = self.ensure_host(cluster.id, by)
         failpoint("cluster.launched")
-        return cluster, warnings
+        return cluster, of_machines if cluster.idempotency_key == key else warnings
 
     def _create(
         self, name: str | None, config: Mapping[str, Any], task: Task, user: str, key: str, options: LaunchOptions
@@ -172,9 +172,10 @@ class ClusterService:
             ) from error
         return self.get(name)
 
-    def ensure_host(self, cluster_id: int, by: Requester | None = None) -> None:
+    def ensure_host(self, cluster_id: int, by: Requester | None = None) -> tuple[str, ...]:
         """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before. `by`: who
         requests it; None: the controller itself. While the machines are still being stopped, the upkeep does it later.
+        Returns warnings.
 
         Raises RequestRejected if no cloud can have such machines; then a new cluster is down again, and one that was
         started is stopped again.
@@ -182,10 +183,10 @@ class ClusterService:
         with self.database.connect() as conn:
             cluster = clusters.get(conn, cluster_id)
             if cluster is None or cluster.wanted != UP:
-                return
+                return ()
             key = clusters.host_key(cluster_id, cluster.starts)
             if cluster_disks.is_ending(conn, cluster_id, key):
-                return
+                return ()
             kept = cluster_disks.of_clusters(conn, [cluster_id]).get(cluster_id)
         config = with_secrets(cluster.config, self.keyring.unseal(cluster.secrets))
         of_start = {
@@ -197,21 +198,16 @@ class ClusterService:
         try:
             of, trusted = (by.of, by.may_run_callbacks) if by else (None, True)
             host = Submission(
-                cluster.name,
-                [config],
-                cluster.user,
-                key,
-                cluster=place,
-                uploads_of=of,
-                may_run_callbacks=trusted,
+                cluster.name, [config], cluster.user, key, cluster=place, uploads_of=of, may_run_callbacks=trusted
             )
             accepted = self.accept(host)
         except Superseded:
-            return  # the request that did it goes on
+            return ()  # the request that did it goes on
         except RequestRejected:
             self.give_up(cluster)
             raise
         self.job_added(accepted.job_id, cluster_id)
+        return accepted.warnings
 
     def _add_job(
         self, config: Mapping[str, Any], task: Task, by: Requester, key: str, place: OnCluster, owner: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy import select
 from perdure.controller.api.routes.jobs import LaunchBody
 from perdure.controller.store.records.jobs import Job
 from perdure.controller.submit.cluster.cluster_tasks import lacking, short_resources
+from perdure.controller.submit.service import Accepted, Submission
 from perdure.recovery.job import Recovery
 from perdure.recovery.market.slot_queue import Demand, NodeRoom
 from perdure.sdk import Task
@@ -80,6 +82,20 @@ def test_ports__are_those_of_each_alternative(sky: Sky) -> None:
     sky.launch({**TASK, "resources": {"any_of": options}})
     opened = [[str(port) for port in one.get("ports", ())] for one in sky.spec(sky.hosts()[0].id)[0]["machines"]]
     assert opened == [["22"], ["8080", "9000-9010"], []]
+
+
+def test_warnings_about_machines__are_those_of_a_new_cluster(sky: Sky) -> None:
+    """Also of one without a job."""
+    text = "resources.ports: accepted, but not opened on azure"
+
+    def accept(submission: Submission) -> Accepted:
+        accepted = sky.daemon.api_context.cluster_service.accept(submission)
+        is_job = submission.cluster is None or submission.cluster.is_job
+        return accepted if is_job else replace(accepted, warnings=(text,))
+
+    sky.service = replace(sky.service, accept=accept)
+    assert sky.launch(with_job=False).warnings == (text,)
+    assert sky.launch(key="again").warnings == (), "the cluster has its machines"
 
 
 def test_secret__in_a_mount_is_stored_sealed_only_and_until_the_cluster_is_down(sky: Sky) -> None:
