@@ -30,6 +30,11 @@ _AT = attrgetter("at")
 # Failures older than this do not lengthen the next cool-down.
 _REMEMBERED_S = 4 * 3600.0
 
+# Times are epoch seconds, whose differences are rounded.
+_ROUNDING_S = 0.001
+# No cool-down doubles more often before it is at its maximum.
+_MAX_DOUBLINGS = 8
+
 
 @dataclass(frozen=True)
 class Cooldown:
@@ -116,6 +121,15 @@ def cooldown_s(kind: FaultKind, earlier: int) -> float:
     """Seconds to avoid an offer after `earlier` failures of the same kind."""
     table = COOLDOWNS[kind]
     return min(table.max_s, table.initial_s * 2.0 ** min(earlier, 32))
+
+
+def has_default_cooldown(unavailable: UnavailableOffer) -> bool:
+    """Whether `unavailable` is avoided for as long as `cooldown_s` says, rather than for a time that its cause has of
+    its own: hours for what a zone does not sell at all, or the time that the cloud named."""
+    duration, table = unavailable.until - unavailable.at, COOLDOWNS[unavailable.kind]
+    if duration > table.max_s + _ROUNDING_S:
+        return False
+    return any(abs(duration - cooldown_s(unavailable.kind, tries)) < _ROUNDING_S for tries in range(_MAX_DOUBLINGS))
 
 
 def failed_tries(offer: Offer, failures: Iterable[UnavailableOffer], now: float, *, kind: FaultKind) -> int:

@@ -11,6 +11,7 @@ from perdure.recovery.market.cooldown import (
     COOLDOWNS,
     cooldown_s,
     failed_tries,
+    has_default_cooldown,
     unavailable_after_launch,
     unavailable_after_preemption,
 )
@@ -125,3 +126,12 @@ def test_failed_tries__counts_recent_failures_of_same_kind_and_offer() -> None:
 def test_cooldown__is_finite_for_every_kind() -> None:
     for kind in FaultKind:
         assert 0 < cooldown_s(kind, 0) <= cooldown_s(kind, 10**6) <= 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("duration", "is_default"), [(180, True), (360, True), (600, True), (300, False), (inf, False)]
+)
+def test_default_cooldown__is_told_from_the_time_that_a_cause_has(duration: float, is_default: bool) -> None:
+    at = 1_800_000_000.123456  # its sums are rounded
+    one = replace(unavailable_after_launch(HERE, at, kind=FaultKind.AVOID_ZONE), until=at + duration)
+    assert has_default_cooldown(one) is is_default

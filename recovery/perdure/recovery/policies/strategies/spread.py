@@ -7,8 +7,8 @@ from itertools import islice
 
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
-from perdure.recovery.market.cooldown import EARLY_RETRY_S
-from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.cooldown import EARLY_RETRY_S, has_default_cooldown
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import MarketView, Offer
 from perdure.recovery.policies.decisions import Choice
 from perdure.recovery.policies.placement import choose
@@ -52,6 +52,14 @@ def spread(task: TaskView, market: MarketView, now: float) -> Choice:
 
 
 def _with_short_cooldowns(market: MarketView, now: float) -> MarketView:
-    """The market in which a zone without capacity is avoided for a minute only."""
-    kept = (u for u in market.unavailable if u.kind is not FaultKind.AVOID_ZONE or now - u.at < EARLY_RETRY_S)
+    """The market in which a zone is avoided for a minute only if it had no capacity, or took a machine back.
+
+    What a zone does not offer at all, or a time that its cloud named, does not pass any sooner.
+    """
+    kept = (u for u in market.unavailable if now - u.at < EARLY_RETRY_S or not _is_short_of_capacity(u))
     return replace(market, unavailable=tuple(kept))
+
+
+def _is_short_of_capacity(unavailable: UnavailableOffer) -> bool:
+    is_zone = unavailable.kind is FaultKind.AVOID_ZONE
+    return is_zone and (unavailable.from_preemption or has_default_cooldown(unavailable))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from perdure.recovery.job import Recovery, TaskView
-from perdure.recovery.market.cooldown import unavailable_after_preemption
+from perdure.recovery.market.cooldown import unavailable_after_launch, unavailable_after_preemption
 from perdure.recovery.market.history import History, OfferObservation, with_observation, with_observations
 from perdure.recovery.market.offers import Market, Offer
 from perdure.recovery.market.requirements import MachineRequirement
-from perdure.recovery.market.unavailable import UnavailableOffer
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import MarketView
 from perdure.recovery.policies.decisions import Place
 from perdure.recovery.policies.strategies.spread import spread
@@ -68,3 +68,19 @@ def test_spread__of_a_replica_tries_zones_again_before_all_share_the_last_one() 
     assert replica_choice(history, "east-1a", unavailable=tuple(lost)) == C
     lately = [unavailable_after_preemption(one, NOW - 30) for one in (B, C)]
     assert replica_choice(history, "east-1a", unavailable=tuple(lately)) == A, "for a minute, they are avoided"
+
+
+def test_spread__of_a_replica_waits_for_what_a_zone_does_not_offer() -> None:
+    """Only a lack of capacity may pass sooner. Here B and C had none, and A has two replicas."""
+    history = seen((A, 60, True), (B, 300, False), (C, 400, False))
+
+    def refused(one: Offer, ago: float, retry_after_s: float | None = None) -> UnavailableOffer:
+        kind = FaultKind.AVOID_ZONE
+        return unavailable_after_launch(one, NOW - ago, kind=kind, retry_after_s=retry_after_s)
+
+    def choice(of_b: UnavailableOffer, of_c: UnavailableOffer) -> Offer | None:
+        return replica_choice(history, "east-1a", "east-1a", unavailable=(of_b, of_c))
+
+    assert choice(refused(B, 170), refused(C, 175)) == C, "neither had capacity, and both are tried again"
+    assert choice(refused(B, 170), refused(C, 175, 24 * 3600.0)) == B, "C does not sell it for a day"
+    assert choice(refused(B, 170, 300.0), refused(C, 175, 6 * 3600.0)) == A
