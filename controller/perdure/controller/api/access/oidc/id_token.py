@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 LEEWAY_S = 60.0
 """How much the provider's clock may differ."""
 _MAX_CHARS = 64 * 1024
+_MAX_TIME = 1e11
+"""Seconds since 1970: some 3000 years."""
 _MIN_RSA_BITS = 2048
 _KEY_TYPES = {"RS256": "RSA", "ES256": "EC"}
 _ONLY_THE_SIGNATURE = {f"verify_{name}": False for name in ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")}
@@ -59,7 +61,7 @@ def _signed_claims(token: str, keys: Iterable[Mapping[str, Any]]) -> dict[str, A
     except (jwt.PyJWTError, ValueError, RecursionError):
         raise InvalidIdToken("it is no signed token") from None
     algorithm, key_id = head.get("alg"), head.get("kid")
-    if algorithm not in _KEY_TYPES or "crit" in head:
+    if not isinstance(algorithm, str) or algorithm not in _KEY_TYPES or "crit" in head:
         raise InvalidIdToken("its signature is of a kind that does not count")
     fitting = [
         key
@@ -92,4 +94,5 @@ def _public_key(key: Mapping[str, Any], algorithm: str) -> jwt.PyJWK:
 
 
 def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether it is a point in time: JSON can be read as NaN, and as numbers that no `float` can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_TIME

@@ -53,7 +53,13 @@ def test_token__of_an_elliptic_curve_is_accepted() -> None:
         ({"aud": ["perdure", "other"]}, "another client"),
         ({"exp": NOW - 61}, "expired"),
         ({"exp": True}, "expired"),
+        ({"exp": float("nan")}, "expired"),
+        ({"exp": float("inf")}, "expired"),
+        ({"exp": 10**400}, "expired"),
         ({"iat": NOW + 61}, "future"),
+        ({"iat": float("nan")}, "future"),
+        ({"iat": float("-inf")}, "future"),
+        ({"iat": -(10**400)}, "future"),
         ({"nonce": "m"}, "another sign-in"),
         ({"nonce": None}, "another sign-in"),
         ({"sub": ""}, "nobody"),
@@ -71,6 +77,9 @@ def forged(head: dict[str, Any], signature: str = "") -> str:
 def test_signatures__that_do_not_count() -> None:
     with pytest.raises(InvalidIdToken, match="kind"):
         check(forged({"alg": "none"}))
+    for algorithm in (["ES256"], {}, None, 1):
+        with pytest.raises(InvalidIdToken, match="kind"):
+            check(forged({"alg": algorithm, "kid": "one"}))
     # The public key, as the secret of an HMAC: a mistake that libraries have made.
     text = forged({"alg": "HS256", "kid": "one"})[:-1]
     mac = hmac.digest(jwk(KEY, "one")["n"].encode(), text.encode(), hashlib.sha256)
