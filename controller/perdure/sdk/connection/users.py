@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from perdure.sdk.connection.client import ApiError, Client, user_name
 from perdure.sdk.connection.endpoint import Endpoint
-from perdure.sdk.connection.responses import expect_list
-from perdure.sdk.files.logins import Login
+from perdure.sdk.connection.responses import NotAController, expect_list
+from perdure.sdk.files.logins import Login, checked
 
 ROLES = ("viewer", "user", "operator", "admin")
 DEFAULT_DAYS = 90.0
@@ -129,7 +129,11 @@ def ownership(client: Client) -> Ownership:
 def redeem_command_line_code(endpoint: Endpoint, code: str, secret: str) -> Login:
     """Trade a code that a browser has returned for a token. `endpoint`: without one."""
     client, body = Client(endpoint), {"code": code, "secret": secret}
-    return client._expect(Login, client._call_once("POST", "/session/command-line/token", body=body))
+    answer = client._expect(Login, client._call_once("POST", "/session/command-line/token", body=body))
+    try:
+        return checked(answer)
+    except ValueError as error:
+        raise NotAController(endpoint.url, f"a sign-in that is not valid: {error}") from error
 
 
 def list_users(client: Client) -> list[User]:

@@ -11,18 +11,37 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from perdure.sdk.connection.endpoint import LOGINS_FILE, NoController
 from perdure.sdk.connection.private_home import make_private
 
 
 class Login(TypedDict):
-    """A sign-in. `expires_at`: ISO 8601, UTC."""
+    """A sign-in. `expires_at`: ISO 8601, with a time zone."""
 
     token: str
     user: str
     expires_at: str | None
+
+
+def checked(value: Mapping[str, Any]) -> Login:
+    """A sign-in that a controller has sent, or that was kept. Raises ValueError, which does not show the token."""
+    token, user, expires_at = (value.get(name) for name in ("token", "user", "expires_at"))
+    if not (isinstance(token, str) and token and isinstance(user, str)):
+        raise ValueError("it has no token, or no user")
+    if expires_at is not None and (not isinstance(expires_at, str) or _time(expires_at) is None):
+        raise ValueError("its end is no time")
+    return Login(token=token, user=user, expires_at=expires_at)
+
+
+def _time(text: str) -> datetime | None:
+    """None for a text that is no time, or has no time zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if time.tzinfo is None else time
 
 
 def token_for(home: Path, url: str, now: datetime | None = None) -> str | None:
@@ -54,13 +73,10 @@ def remove(home: Path, url: str) -> bool:
 def _load(home: Path) -> Mapping[str, Login]:
     try:
         known = json.loads((home / LOGINS_FILE).read_text())
-        return {
-            str(url): Login(token=one["token"], user=one["user"], expires_at=one["expires_at"])
-            for url, one in known.items()
-        }
+        return {str(url): checked(one) for url, one in known.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         path = home / LOGINS_FILE
         raise NoController(
             f"{path} cannot be read: {type(error).__name__}", fix=f"remove {path}, and sign in again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def test_logins__that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "logins.json").write_text('{"https://perdure.lan:8443": 1}')
     with pytest.raises(NoController, match="cannot be read"):
         logins.token_for(tmp_path, URL)
+
+
+@pytest.mark.parametrize("expires_at", ["never", "2030-01-01T00:00:00", "", 5, True, []])
+def test_login__with_an_end_that_is_no_time_is_an_error(tmp_path: Path, expires_at: object) -> None:
+    wrong = {**login(), "expires_at": expires_at}
+    (tmp_path / "logins.json").write_text(json.dumps({URL: wrong}))
+    with pytest.raises(NoController, match="cannot be read") as error:
+        logins.token_for(tmp_path, URL)
+    assert error.value.fix is not None
+    assert "sign in again" in error.value.fix
+    with pytest.raises(ValueError, match="no time"):
+        logins.checked(wrong)
 
 
 def test_unauthenticated__needs_an_address(tmp_path: Path) -> None:
