@@ -113,8 +113,9 @@ class BrowserSessions:
         until, token_id, challenge = (value or "0 - -").split(" ")
         if float(until) <= now or not hmac.compare_digest(challenge, _digest(secret)):
             return None
-        caller = caller_of_token(self.context, token_id)
-        return None if caller is None else (caller, now + self._scaled(IDLE_S))
+        caller, grant = caller_of_token(self.context, token_id), self.context.access.grant(token_id)
+        ends_at = math.inf if grant is None or grant.expires_at is None else grant.expires_at
+        return None if caller is None else (caller, min(ends_at, now + self._scaled(IDLE_S)))
 
     def owner(self, conn: Connection, code: str) -> Caller | None:
         """Whom a code signs in, which stays valid; None if it is unknown, used or expired."""

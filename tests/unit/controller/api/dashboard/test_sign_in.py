@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -222,10 +223,10 @@ SECRET = "s" * 43
 CHALLENGE = hashlib.sha256(SECRET.encode()).hexdigest()
 
 
-def sign_in_as_eve(dashboard: Dashboard) -> str:
-    """The browser is eve's from now on; returns the id of her token."""
+def sign_in_as_eve(dashboard: Dashboard, **token: Any) -> str:
+    """The browser is eve's from now on; returns the id of her token. `token`: what it is created with."""
     dashboard.caller.post("/api/v1/users", json={"name": "eve", "role": "user"})
-    made = dashboard.caller.post("/api/v1/tokens", json={"user": "eve"}).json()
+    made = dashboard.caller.post("/api/v1/tokens", json={"user": "eve", **token}).json()
     headers = {"Authorization": f"Bearer {made['token']}"}
     code = dashboard.caller.post(f"{SESSION}/codes", headers=headers).json()["code"]
     response = dashboard.browser.post(SESSION, json={"code": code})
@@ -270,6 +271,16 @@ def test_command_line__ends_after_twelve_hours(dashboard: Dashboard) -> None:
 def signed_in_command_line(dashboard: Dashboard) -> dict[str, Any]:
     code = dashboard.browser.post(f"{SESSION}/command-line", json={"challenge": CHALLENGE}).json()["code"]
     return dict(redeem(dashboard, code).json())
+
+
+def test_command_line__is_told_when_the_token_behind_it_ends(dashboard: Dashboard) -> None:
+    sign_in_as_eve(dashboard, days=1 / 24)
+    signed_in = signed_in_command_line(dashboard)
+    end = dashboard.clock.now() + 3600
+    assert datetime.fromisoformat(signed_in["expires_at"]).timestamp() == pytest.approx(end, abs=1)
+    caller = authenticate_token(dashboard.daemon.api_context, signed_in["token"])
+    assert caller is not None
+    assert caller.valid_until == pytest.approx(end, abs=1)
 
 
 def test_command_line__cannot_renew_itself_by_a_browser(dashboard: Dashboard) -> None:
