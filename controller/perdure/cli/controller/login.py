@@ -33,6 +33,7 @@ def login(endpoint: str | None, no_browser: bool) -> None:
     The browser signs in as it does for the dashboard, for example with your company's account. Commands use the sign-in
     wherever PERDURE_ENDPOINT is that address and no PERDURE_TOKEN is set. ENDPOINT: by default, PERDURE_ENDPOINT.
     """
+    from perdure.cli.client import client_of
     from perdure.cli.controller.browser_code import BrowserCode
     from perdure.sdk.connection.endpoint import home_dir
     from perdure.sdk.connection.users import redeem_command_line_code
@@ -46,7 +47,7 @@ def login(endpoint: str | None, no_browser: bool) -> None:
         else:
             click.echo(f"Your browser opens {target.url}; allow the command line there.", err=True)
         code = browser.wait()
-        signed_in = redeem_command_line_code(target, code, browser.secret)
+        signed_in = redeem_command_line_code(client_of(target), code, browser.secret)
     logins.store(home_dir(), target.url, signed_in)
     until = f", until {signed_in['expires_at']}" if signed_in["expires_at"] else ""
     click.echo(f"Signed in to {target.url} as {signed_in['user']}{until}.")

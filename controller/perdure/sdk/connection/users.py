@@ -8,7 +8,6 @@ from typing import Any, TypedDict
 from urllib.parse import quote
 
 from perdure.sdk.connection.client import ApiError, Client, user_name
-from perdure.sdk.connection.endpoint import Endpoint
 from perdure.sdk.connection.responses import NotAController, expect_list
 from perdure.sdk.files.logins import Login, checked
 
@@ -126,14 +125,14 @@ def ownership(client: Client) -> Ownership:
     return Ownership((me["user"], *earlier), users)
 
 
-def redeem_command_line_code(endpoint: Endpoint, code: str, secret: str) -> Login:
-    """Trade a code that a browser has returned for a token. `endpoint`: without one."""
-    client, body = Client(endpoint), {"code": code, "secret": secret}
+def redeem_command_line_code(client: Client, code: str, secret: str) -> Login:
+    """Trade a code that a browser has returned for a token. `client`: without one."""
+    body = {"code": code, "secret": secret}
     answer = client._expect(Login, client._call_once("POST", "/session/command-line/token", body=body))
     try:
         return checked(answer)
     except ValueError as error:
-        raise NotAController(endpoint.url, f"a sign-in that is not valid: {error}") from error
+        raise NotAController(client.endpoint.url, f"a sign-in that is not valid: {error}") from error
 
 
 def list_users(client: Client) -> list[User]:
