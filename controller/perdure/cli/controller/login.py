@@ -48,7 +48,8 @@ def login(endpoint: str | None, no_browser: bool) -> None:
             click.echo(f"Your browser opens {target.url}; allow the command line there.", err=True)
         code = browser.wait()
         signed_in = redeem_command_line_code(client_of(target), code, browser.secret)
-    logins.store(home_dir(), target.url, signed_in)
+        logins.store(home_dir(), target.url, signed_in)
+        browser.confirm()
     until = f", until {signed_in['expires_at']}" if signed_in["expires_at"] else ""
     click.echo(f"Signed in to {target.url} as {signed_in['user']}{until}.")
     if os.environ.get("PERDURE_ENDPOINT", "").rstrip("/") != target.url:
