@@ -146,6 +146,8 @@ async def redeem_command_line_code(request: Request, body: CommandLineCode) -> d
     redeemed = await run_in_threadpool(_redeem_command_line, sessions, body)
     if redeemed is None:
         limits.count_failed_sign_in(address_of(request))
+        actor = Actor("", address=address_of(request))
+        sessions.context.access.deny(actor, "session.command_line", reason="wrong code, or wrong secret")
         raise RequestRejected(
             "this code was used before, is older than a minute, or is another command's",
             where="code",

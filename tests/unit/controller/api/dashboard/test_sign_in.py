@@ -310,6 +310,11 @@ def test_command_line_code__is_useless_without_the_secret(dashboard: Dashboard) 
     dashboard.clock.at = dashboard.clock.now() + CODE_S
     assert redeem(dashboard, late).status_code == 401
     assert redeem(dashboard, dashboard.new_code()).status_code == 401, "a browser's code is no command line's"
+    dashboard.daemon.api_context.access.tick()
+    with dashboard.daemon.database.connect() as conn:
+        denied = conn.exec_driver_sql("SELECT address, detail FROM audit WHERE outcome = 'denied'").all()
+    assert len(denied) == 4, "each of them is in the audit log"
+    assert {(address, "wrong secret" in str(detail)) for address, detail in denied} == {("testclient", True)}
 
 
 def test_command_line__of_the_controllers_own_token_is_not_signed_in(dashboard: Dashboard) -> None:
