@@ -5,9 +5,11 @@ The file is readable only by its owner. A token in it counts for the one address
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -15,6 +17,8 @@ from typing import Any, TypedDict
 
 from perdure.sdk.connection.endpoint import LOGINS_FILE, NoController
 from perdure.sdk.connection.private_home import make_private
+
+_LOCK_FILE = "logins.lock"
 
 
 class Login(TypedDict):
@@ -58,16 +62,28 @@ def token_for(home: Path, url: str, now: datetime | None = None) -> str | None:
 def store(home: Path, url: str, login: Login) -> None:
     """Add a sign-in, in place of an earlier one to the same controller. Raises OSError and NoController."""
     make_private(home)
-    _write(home, {**_load(home), url: login})
+    with _locked(home):
+        _write(home, {**_load(home), url: login})
 
 
 def remove(home: Path, url: str) -> bool:
     """Forget a sign-in. False if there was none."""
-    known = dict(_load(home))
-    if known.pop(url, None) is None:
+    if not (home / LOGINS_FILE).exists():
         return False
-    _write(home, known)
+    with _locked(home):
+        known = dict(_load(home))
+        if known.pop(url, None) is None:
+            return False
+        _write(home, known)
     return True
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Keeps other commands from changing the file between `_load` and `_write`. Readers need no lock."""
+    with open(home / _LOCK_FILE, "a", opener=lambda path, flags: os.open(path, flags, 0o600)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _load(home: Path) -> Mapping[str, Login]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -65,6 +66,16 @@ def test_login__with_an_end_that_is_no_time_is_an_error(tmp_path: Path, expires_
     assert "sign in again" in error.value.fix
     with pytest.raises(ValueError, match="no time"):
         logins.checked(wrong)
+
+
+def test_logins__of_several_commands_at_once_are_all_kept(tmp_path: Path) -> None:
+    urls = [f"https://c{number}.lan" for number in range(16)]
+    with ThreadPoolExecutor(len(urls)) as pool:
+        list(pool.map(lambda url: logins.store(tmp_path, url, login(None)), urls))
+        assert [logins.token_for(tmp_path, url) for url in urls] == ["pds_x"] * len(urls)
+        assert all(pool.map(lambda url: logins.remove(tmp_path, url), urls))
+    assert [logins.token_for(tmp_path, url) for url in urls] == [None] * len(urls)
+    assert (tmp_path / "logins.lock").stat().st_mode & 0o777 == 0o600
 
 
 def test_unauthenticated__needs_an_address(tmp_path: Path) -> None:
