@@ -56,7 +56,13 @@ def login(endpoint: str | None, no_browser: bool) -> None:
         click.echo(f"To use it: export PERDURE_ENDPOINT={target.url}")
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  perdure logout                               the controller that PERDURE_ENDPOINT names
+  perdure logout https://perdure.lan:8443
+"""
+)
 @_ENDPOINT
 def logout(endpoint: str | None) -> None:
     """Forget the sign-in to the controller at ENDPOINT.
