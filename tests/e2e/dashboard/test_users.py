@@ -203,25 +203,6 @@ def test_link_of_somebody__is_not_followed_without_a_question(shared: Shared) ->
     page.context.close()
 
 
-def test_page__says_once_that_it_has_gone_to_the_provider(shared: Shared) -> None:
-    page = shared.dashboard.new_context().new_page()
-    bodies: list[dict[str, Any]] = []
-    page.on("request", lambda one: bodies.append(one.post_data_json) if one.url.endswith("/codes/owner") else None)
-    page.route("**/session/oidc/name", lambda route: route.fulfill(json={"name": "Acme"}))
-    script = f"<script>location = '{shared.dashboard.link()}'</script>"
-    back = {"status": 200, "content_type": "text/html", "body": script}
-    page.route("**/session/oidc", lambda route: route.fulfill(**back))
-    page.goto(shared.dashboard.url, wait_until="commit")
-    page.get_by_role("link", name="Sign in with Acme").click()
-    heading = page.get_by_role("heading", name="Sign in as admin?")
-    expect(heading).to_be_visible()
-    page.goto("about:blank")
-    page.goto(shared.dashboard.link(), wait_until="commit")
-    expect(heading).to_be_visible()
-    assert [one["has_asked"] for one in bodies] == [True, False]
-    page.context.close()
-
-
 def test_command_line__is_signed_in_by_the_browser(shared: Shared, tmp_path: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     environ["PERDURE_HOME"] = str(tmp_path / "home")
