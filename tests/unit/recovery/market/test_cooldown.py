@@ -131,7 +131,7 @@ def test_cooldown__is_finite_for_every_kind() -> None:
 @pytest.mark.parametrize(
     ("duration", "is_default"), [(180, True), (360, True), (600, True), (300, False), (inf, False)]
 )
-def test_default_cooldown__is_told_from_the_time_that_a_cause_has(duration: float, is_default: bool) -> None:
+def test_default_cooldown__differs_from_a_time_of_its_own(duration: float, is_default: bool) -> None:
     at = 1_800_000_000.123456  # its sums are rounded
     one = replace(unavailable_after_launch(HERE, at, kind=FaultKind.AVOID_ZONE), until=at + duration)
     assert has_default_cooldown(one) is is_default
