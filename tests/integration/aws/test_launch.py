@@ -204,7 +204,8 @@ def test_launch__with_the_best_network_uses_an_adapter_per_supporting_card(
 ) -> None:
     cards = Fabric(clients(ec2)).cards("us-east-1", kind, place["subnet"])
     assert cards == tuple(range(adapters))
-    asked = launch_request.run_instances(request_of(kind=kind), Image("ami-1", "/dev/sda1", 8), adapters=cards, **place)
+    where = {"subnet": place["subnet"], "security_groups": [place["security_group"]]}
+    asked = launch_request.run_instances(request_of(kind=kind), Image("ami-1", "/dev/sda1", 8), adapters=cards, **where)
     attached = asked.pop("NetworkInterfaces", [])
     places = [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in attached]
     assert len(set(places)) == len(places)
@@ -222,7 +223,7 @@ def test_launch__may_need_a_card_for_ip_alone(ec2: FakeEc2, place: dict[str, str
     fabric = Fabric(clients(ec2))
     cards = fabric.cards("us-east-1", "p6-b300.48xlarge", place["subnet"])
     assert cards == tuple(range(1, 17))
-    first, *others = interfaces(cards, subnet=None, security_group=None)
+    first, *others = interfaces(cards, subnet=None)
     assert (first["NetworkCardIndex"], first["DeviceIndex"], first["InterfaceType"]) == (0, 0, "interface")
     assert {(one["DeviceIndex"], one["InterfaceType"]) for one in others} == {(0, "efa-only")}
     assert fabric.cards("us-east-1", "p6-b300.48xlarge", None) == ()
