@@ -36,7 +36,7 @@ def description(state: str = "running", **more: Any) -> dict[str, Any]:
         ("running", InstanceState.RUNNING),
         ("shutting-down", InstanceState.ENDING),
         ("stopping", InstanceState.ENDING),
-        ("stopped", InstanceState.ENDING),  # its disk is billed: it must still be ended
+        ("stopped", InstanceState.STOPPED),  # its disk is billed
         ("terminated", InstanceState.GONE),
         ("a-new-state", InstanceState.ENDING),
     ],

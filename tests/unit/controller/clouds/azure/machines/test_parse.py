@@ -43,7 +43,7 @@ def machine(provisioning: str, *statuses: str, tags: dict[str, str] | None = Non
         (machine("Succeeded"), InstanceState.RUNNING, None),
         (machine("Updating", "PowerState/running"), InstanceState.RUNNING, None),
         (machine("Succeeded", "PowerState/stopped"), InstanceState.ENDING, Reason.MACHINE_STOPPED),
-        (machine("Succeeded", "PowerState/deallocated"), InstanceState.ENDING, Reason.MACHINE_STOPPED),
+        (machine("Succeeded", "PowerState/deallocated"), InstanceState.STOPPED, Reason.MACHINE_STOPPED),
         (machine("Deleting", "PowerState/running"), InstanceState.ENDING, None),
         (machine("Failed"), InstanceState.ENDING, None),
         (machine("Failed", f"{FAILED}AllocationFailed"), InstanceState.ENDING, Reason.NO_CAPACITY),

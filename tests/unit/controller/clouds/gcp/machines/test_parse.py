@@ -33,6 +33,8 @@ def described(status: str = "RUNNING", **more: Any) -> SimpleNamespace:
             "labels": {**TAGS, "perdure-token": "digest"},
             "metadata": SimpleNamespace(items=[owner]),
             "creation_timestamp": "2026-01-02T03:04:05.678-08:00",
+            "last_start_timestamp": "",
+            "last_stop_timestamp": "",
             "network_interfaces": [SimpleNamespace(network_i_p="10.0.0.9")],
             **more,
         }
