@@ -92,6 +92,7 @@ TIMELINE_KINDS = frozenset(
         "checkpoint.durable",
         "checkpoint.loaded",
         "checkpoint.saved",
+        "disks.lost",
         "event.set_aside",
         "job.cancel",
         "job.preemption_simulated",

@@ -60,6 +60,7 @@ class Faults:
     ending_s: float = 0.0  # how long a machine is ENDING after `terminate` or `stop`
     #: For each of the next calls of `start`, how many machines start before the connection breaks.
     broken_starts: list[int] = field(default_factory=list)
+    stop_error: str | None = None  # the code with which every call of `stop` fails
     forgotten_after_s: float = 3600.0  # how long a machine is described after its end
     unusable: str | None = None
     silent_regions: set[str] = field(default_factory=set)  # whose machines cannot be listed
@@ -173,6 +174,8 @@ class FakeCloud:
     def stop(self, region: str, ids: Sequence[str]) -> None:
         with self._lock:
             self._begin_call("stop")
+            if self.faults.stop_error:
+                raise FakeError(self.faults.stop_error, "StopInstances")
             for machine in map(self._machines.get, ids):
                 if machine and machine.request.offer.region == region:
                     machine.turn_off(self._clock.now() + self.faults.ending_s)

@@ -64,6 +64,9 @@ class StorageActions(Protocol):
 _MAX_AMBIGUOUS_RETRIES = 8
 # Between two looks at machines that are to be started again, and are still stopping.
 _STOPPING_POLL_S = 0.5
+# For so long a cloud may refuse to stop machines before they are ended, with their disks: they would run for ever.
+_STOP_REFUSED_S = 60.0
+_ON = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -131,11 +134,12 @@ class CloudActions:
             refused = events.LaunchRefused(intent.task, intent.generation, hold, may_exist=False)
             return IntentOutcome("refused", refused, error=f"{hold.code}: {hold.message}")
         disks: DiskChange | None = None
+        lost = None
         try:
             if resumes := intent.request.get("resumes"):
                 if (resumed := self._resume(cloud, request, resumes)) is None:
                     return RetryLater(_STOPPING_POLL_S, attempted=False)
-                instances, disks = resumed
+                instances, disks, lost = resumed
             else:
                 failpoint("launch.calling")
                 instances = cloud.launch(request)
@@ -144,12 +148,15 @@ class CloudActions:
             return self._launch_failed(intent, request, cloud.classify(error), tries)
         machines = tuple(events.Machine(i.rank, i.id, i.ip) for i in sorted(instances, key=lambda i: i.rank))
         launched = events.Launched(intent.task, intent.generation, machines)
-        return IntentOutcome("launched", launched, lifetimes=_lifetimes(instances), disks=disks)
+        return IntentOutcome("launched", launched, error=lost, lifetimes=_lifetimes(instances), disks=disks)
 
     def _resume(
         self, cloud: Cloud, request: LaunchRequest, ids: Sequence[str]
-    ) -> tuple[Sequence[Instance], DiskChange] | None:
-        """Start the machines whose disks a cluster has kept; others, if they are lost. None: they still stop."""
+    ) -> tuple[Sequence[Instance], DiskChange, str | None] | None:
+        """Start the machines whose disks a cluster has kept; others, if they are lost, and why. None: they still stop.
+
+        A machine that runs for another attempt, or for nobody, is left to the sweep.
+        """
         described = cloud.describe(request.offer.region, ids)
         settled = (InstanceState.STOPPED, InstanceState.GONE)
         if any(one.state not in settled and one.owner.token != request.owner.token for one in described):
@@ -160,10 +167,11 @@ class CloudActions:
             failpoint("disk.starting")
             started = cloud.start(request, ids)
             failpoint("disk.started")
-            return started, DisksInUse()
+            return started, DisksInUse(), None
         except StoppedMachineLost as error:
             log.warning("disks.lost", cloud=cloud.name, job=request.owner.job_id, instances=list(ids), error=str(error))
-            return cloud.launch(request), DisksLost()
+            text = f"other machines are launched, without what was on the disks, because a machine is gone: {error}"
+            return cloud.launch(request), DisksLost(), text
 
     def _hold(self, job_id: int, cloud: str) -> UnavailableOffer | None:
         """What holds the cloud for the job. The launch may have been requested before it was held."""
@@ -236,10 +244,13 @@ class CloudActions:
         cloud = find_cloud(self.clouds, offer.cloud)
         discovered: tuple[events.Machine, ...] = ()
         is_new = self._may_be_unlisted(machines.since or intent.created_at)
-        keeps_disks = intent.request.get("keeps_disks", False)
+        keeps_disks, lost = intent.request.get("keeps_disks", False), None
         try:
-            if keeps_disks and (stopped := self._stop(intent, cloud, offer, machines, tries)) is not None:
-                return stopped
+            if keeps_disks:
+                stopped = self._stop(intent, cloud, offer, machines, tries)
+                if isinstance(stopped, IntentOutcome | RetryLater):
+                    return stopped
+                lost = stopped
             if not machines.known:
                 discovered = self._list_by_token(cloud, offer.region, intent)
             ranks = dict((id, rank) for rank, id in machines.known) or {m.instance_id: m.rank for m in discovered}
@@ -260,30 +271,44 @@ class CloudActions:
             failpoint("terminate.confirmed")
             preempted = any(i.gone_reason is Reason.PREEMPTED for i in described)
             gone = events.AttemptGone(intent.task, intent.generation, preempted)
-            return IntentOutcome("gone", gone, lifetimes=lifetimes, disks=DisksLost() if keeps_disks else None)
-        return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)), discovered=_launched(intent, discovered))
+            disks = DisksLost() if keeps_disks else None
+            return IntentOutcome("gone", gone, error=lost, lifetimes=lifetimes, disks=disks)
+        return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)), lost, discovered=_launched(intent, discovered))
 
     def _stop(
         self, intent: Intent, cloud: Cloud, offer: Offer, machines: MachineIds, tries: int
-    ) -> IntentOutcome | RetryLater | None:
-        """Stop the machines instead, so that their disks are kept. None: one of them is gone, and the set useless."""
+    ) -> IntentOutcome | RetryLater | str | None:
+        """Stop the machines instead, so that their disks are kept. Otherwise why they cannot be, if there are any."""
         is_new, request = self._may_be_unlisted(machines.since), intent.request
         # A start whose result is unknown may have started the machines that it was to start.
         ids = [id for _, id in sorted(machines.known)] or request["resumes"] or []
         described = cloud.describe(offer.region, ids)
         is_complete = len(described) == len(ids)
-        if not isinstance(cloud, Stoppable) or not ids or not (is_complete or is_new):
+        if not isinstance(cloud, Stoppable) or not ids:
             return None
-        if any(one.state is InstanceState.GONE for one in described):
-            return None
+        gone_ids = {*ids} - {one.id for one in described if one.state is not InstanceState.GONE}
+        if any(one.state is InstanceState.GONE for one in described) or not (is_complete or is_new):
+            return f"no disk is kept, because a machine is gone: {', '.join(sorted(gone_ids))}"
+        if any(one.state in _ON and _attempt_of(one) != intent.attempt_key for one in described):
+            # Another attempt has started them since, unless the cloud does not show yet that this one has.
+            gone = events.AttemptGone(intent.task, intent.generation)
+            return RetryLater(1.0) if is_new else IntentOutcome("taken over", gone)
         if is_complete and all(one.state is InstanceState.STOPPED for one in described):
             price = cloud.disk_price_per_hour(offer, request["disk_gib"], request["disk_tier"])
             kept = KeptDisks(tuple(ids), request["offer"], price)
             gone = events.AttemptGone(intent.task, intent.generation)
             return IntentOutcome("stopped", gone, lifetimes=_lifetimes(described), disks=kept)
-        failpoint("disk.stopping")
-        cloud.stop(offer.region, ids)
-        failpoint("disk.stopped")
+        try:
+            failpoint("disk.stopping")
+            cloud.stop(offer.region, ids)
+            failpoint("disk.stopped")
+        except Exception as error:
+            fault = cloud.classify(error)
+            is_overdue = self.clock.now() - intent.created_at > _STOP_REFUSED_S * self.speed
+            is_definite = fault.kind not in (FaultKind.AMBIGUOUS, FaultKind.RETRY_LATER)
+            if not (is_definite and is_overdue and any(one.state in _ON for one in described)):
+                raise
+            return f"no disk is kept, because {cloud.name} does not stop the machines: {fault.code}: {fault.message}"
         return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)))
 
     def _list_by_token(self, cloud: Cloud, region: str, intent: Intent) -> tuple[events.Machine, ...]:
@@ -291,7 +316,7 @@ class CloudActions:
         owned, failures = list_known(cloud, intent.request["controller"])
         if region in failures:
             raise failures[region]
-        own = (i for i in owned if (i.owner.job_id, i.owner.task, i.owner.generation) == intent.attempt_key)
+        own = (i for i in owned if _attempt_of(i) == intent.attempt_key)
         return tuple(events.Machine(i.rank, i.id, i.ip) for i in own)
 
 
@@ -321,6 +346,10 @@ def _shorten_early_backoff(result: IntentOutcome | RetryLater, tries: int) -> In
     if not isinstance(result, RetryLater):
         return result
     return replace(result, after_s=min(result.after_s, 2.0 ** min(tries, 10)))
+
+
+def _attempt_of(instance: Instance) -> AttemptKey:
+    return (instance.owner.job_id, instance.owner.task, instance.owner.generation)
 
 
 def _lifetimes(instances: Sequence[Instance]) -> Lifetimes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from perdure.controller.execute.call_types import DescribeResult, IntentOutcome, IntentResult, RetryLater
 from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.clusters.cluster_disks import DisksLost
 from perdure.controller.store.records.intents import Intent
 from perdure.controller.store.records.job_claims import Claim
 from perdure.recovery import events
@@ -119,7 +120,10 @@ def work_item_of(result: IntentResult | DescribeResult) -> JobEvent | RetryInten
     intent, outcome = result.intent, result.result
     if isinstance(outcome, RetryLater):
         return RetryIntent(intent, outcome)
-    return JobEvent(intent.job_id, outcome.event, performed=(intent, outcome))
+    notes: tuple[TimelineEntry, ...] = ()
+    if isinstance(outcome.disks, DisksLost) and outcome.error is not None:
+        notes = (TimelineEntry("disks.lost", intent.task, intent.generation, message=outcome.error),)
+    return JobEvent(intent.job_id, outcome.event, performed=(intent, outcome), notes=notes)
 
 
 def complete(event: JobEvent | DescribeMachines) -> None:

@@ -9,12 +9,15 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from perdure.controller.clouds.base.protocol import InstanceState
+from perdure.controller.execute.call_types import IntentOutcome
+from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.execute.unneeded_resources import UnneededResources
 from perdure.controller.maintenance.orphan_sweep import OrphanSweep
 from perdure.controller.store.clusters import cluster_disks
 from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.records import clusters, job_claims
 from perdure.controller.store.records.clusters import Cluster, host_key
+from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.recovery import events
 from perdure.recovery.job import Recovery
 from perdure.recovery.market.requirements import Amount, MachineRequirement
@@ -179,8 +182,9 @@ def test_start__launches_others_if_a_machine_is_lost(world: World) -> None:
     first, second = sorted(cluster.machines())
     cluster.stop()
     world.cloud.crash(second)
-    cluster.start()
+    job = cluster.start()
     assert cluster.rows() == []
+    assert second in world.timeline(job, "disks.lost")[0]["message"]
     for _ in range(2):
         cluster.sweep.run()
     assert len(cluster.machines()) == 2
@@ -266,6 +270,41 @@ def test_stop__keeps_no_disks_while_a_controller_lives_that_would_end_them(
     cluster.start()
     cluster.stop()
     assert list(cluster.machines().values()) == ([InstanceState.STOPPED] if keeps else [])
+
+
+@pytest.mark.parametrize(("code", "is_ended"), [("BadCredentials", True), ("BadRequest", True), ("Throttled", False)])
+def test_stop__that_the_cloud_refuses_ends_the_machines_after_a_while(
+    cluster: KeptCluster, code: str, is_ended: bool
+) -> None:
+    job = cluster.start()
+    (id,) = cluster.machines()
+    cluster.world.cloud.faults.stop_error = code
+    cluster.stop()
+    assert cluster.machines() == {id: InstanceState.RUNNING}, "the permission may be missing for a moment only"
+    cluster.world.pass_time(180)
+    assert cluster.machines() == ({} if is_ended else {id: InstanceState.RUNNING})
+    if is_ended:
+        (entry,) = cluster.world.timeline(job, "disks.lost")
+        assert code in entry["message"]
+        assert cluster.rows() == []
+    cluster.world.cloud.faults.stop_error = None
+    cluster.world.pass_time(60)
+    assert cluster.machines() == ({} if is_ended else {id: InstanceState.STOPPED})
+
+
+def test_end_of_an_attempt__leaves_the_machines_that_another_one_has_started(cluster: KeptCluster) -> None:
+    job = cluster.start()
+    (machine,) = cluster.world.cloud.list_owned("test")
+    cluster.stop()
+    request = {"controller": "test", "offer": cluster.rows()[0].offer, "keeps_disks": True, "cluster_id": cluster.id}
+    request |= {"disk_gib": None, "disk_tier": None, "resumes": None}
+    cluster.start()
+    terminate = Intent(UNSAVED, job, 0, 1, IntentKind.TERMINATE, "token", request, cluster.world.clock.now())
+    known = MachineIds(((0, machine.id),), since=None)
+    outcome = cluster.world.current.executor.perform(terminate, known, 0)
+    assert isinstance(outcome, IntentOutcome)
+    assert (outcome.result, outcome.disks) == ("taken over", None)
+    assert cluster.machines() == {machine.id: InstanceState.RUNNING}
 
 
 def test_cancelled_launch__leaves_no_disk(cluster: KeptCluster) -> None:
