@@ -190,7 +190,13 @@ class Gce:
         return self._fleet.get(f"{call.parameters['zone']}/{call.parameters['instance']}")
 
     def _stop(self, call: Call) -> dict[str, Any]:
-        return self._fleet.stop(self._named(call), now()).to_json()
+        machine = self._named(call)
+        if (
+            machine_catalog.MACHINES[machine.properties["machineType"]].ssds
+            and "discardLocalSsd" not in call.parameters
+        ):
+            raise Invalid(400, "badRequest", "VM has a Local SSD attached; set discardLocalSsd to stop it")
+        return self._fleet.stop(machine, now()).to_json()
 
     def _start(self, call: Call) -> dict[str, Any]:
         machine = self._named(call)

@@ -155,7 +155,8 @@ class AzureCloud:
         failed = [self._translate(region, result) for result in results if isinstance(result, Exception)]
         rejected = [error for error in failed if faults.classify(error).kind is not FaultKind.AMBIGUOUS]
         if rejected:
-            self.stop(region, [one.id for one in off])
+            for result in _parallel(lambda one: self._deallocate(region, one.id), off):
+                _unwrap(result)  # of all of them: it may not show yet that they run
         if failed:
             raise (rejected or failed)[0]
         return self.describe(region, ids)

@@ -36,6 +36,7 @@ from perdure.controller.clouds.pricing.cache import OfferCache
 from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
 from perdure.controller.clouds.pricing.region_catalog import RegionCatalog
 from perdure.controller.runtime.clock import Clock
+from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Offer
 
 NAMES_PER_CALL = 50
@@ -156,13 +157,13 @@ class GcpCloud:
             resources = self._list(zone, _any_of([id.partition("/")[2] for id in off])) if off else ()
             for operation in [change(self._connections, request, zone, one) for one in resources]:
                 self._complete(zone, operation)
-        begun = _parallel(off, lambda id: restart.start(self._connections, id))
         try:
+            begun = _parallel(off, lambda id: restart.start(self._connections, id))
             for operation in begun.values():
                 self._complete(zone, operation)
-        except CloudRejected as error:
-            if error.code != faults.PENDING:  # otherwise the call is repeated
-                self.stop(region, off)
+        except Exception as error:
+            if self.classify(error).kind is not FaultKind.AMBIGUOUS:  # otherwise the call is repeated
+                _parallel(off, lambda id: restart.stop(self._connections, id))  # it may not show yet that they run
             raise
         return self.describe(region, ids)
 

@@ -13,8 +13,12 @@ from perdure.controller.clouds.gcp.sdk.connections import GcpConnections
 
 
 def stop(connections: GcpConnections, id: str) -> Any:
-    """Begin to stop a machine. Returns the operation."""
-    return connections.instances.stop_unary(request=_target(connections, id), **connections.once)
+    """Begin to stop a machine. Returns the operation. A machine with local SSDs is only stopped if they are discarded.
+
+    cloud.google.com/compute/docs/disks/local-ssd#stop_instance
+    """
+    call = {**_target(connections, id), "discard_local_ssd": True}
+    return connections.instances.stop_unary(request=call, **connections.once)
 
 
 def start(connections: GcpConnections, id: str) -> Any:
