@@ -190,7 +190,8 @@ class CloudActions:
             return RetryLater(min(30.0, 0.5 * 2.0**tries), text)
         unavailable = self._unavailable_offer(intent.job_id, request.offer, fault)
         # A refusal of this try proves nothing about an earlier try whose response was lost.
-        may_exist = fault.kind is FaultKind.AMBIGUOUS or tries > 0
+        # Of machines that were to be started again, some may run although the cloud was asked to stop them.
+        may_exist = fault.kind is FaultKind.AMBIGUOUS or tries > 0 or "resumes" in intent.request
         refused = events.LaunchRefused(intent.task, intent.generation, unavailable, may_exist)
         return IntentOutcome("refused", refused, error=text, is_throttled=fault.reason is Reason.THROTTLED)
 

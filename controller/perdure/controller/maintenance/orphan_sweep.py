@@ -1,6 +1,6 @@
 """The sweep: garbage collection of machines. Lists the cloud first, then compares it with the database.
 
-A machine of this installation without a live attempt is terminated, unless a cluster that is stopped keeps its disk. If
+A machine of this installation without a live attempt is terminated; if a cluster keeps its disk, it is stopped. If
 the database has no launch of it, which happens only after an older copy was put back, it is named first and terminated
 by the next sweep. A live attempt whose machine
 is missing, or is ending, is described, which becomes an event. Because the cloud is listed first, a machine that is
@@ -17,7 +17,7 @@ import structlog
 from sqlalchemy import Engine
 
 from perdure.controller.clouds.base.partial_listing import list_known
-from perdure.controller.clouds.base.protocol import Cloud, Instance, InstanceState
+from perdure.controller.clouds.base.protocol import Cloud, Instance, InstanceState, Stoppable
 from perdure.controller.nodes.unrecorded_machines import UnrecordedMachines
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
@@ -41,6 +41,7 @@ class OrphanSweep:
     views: Callable[[], list[JobView]]  # the jobs of this controller
     request_describe: Callable[[AttemptKey], object]  # the result comes back to the reconciler as an event
     unknown: UnrecordedMachines = field(default_factory=UnrecordedMachines)
+    _idle: set[tuple[str, str]] = field(default_factory=set)  # kept machines that ran for nobody at the last sweep
 
     def run(self) -> int:
         """Sweep every usable cloud. Returns how many orphans it tried to terminate. Raises what the database raises."""
@@ -68,6 +69,7 @@ class OrphanSweep:
             live = jobs.filter_live(conn, {_key(i) for i in listed})
             tokens = intents.launch_tokens(conn, {i.owner.job_id for i in listed})
             kept = cluster_disks.kept(conn)
+        self._stop_idle(cloud, [i for i in listed if (cloud.name, i.id) in kept and _key(i) not in live])
         listed = [i for i in listed if (cloud.name, i.id) not in kept]
         unknown = {i.id for i in listed if tokens.get(_key(i)) != i.owner.token}
         orphans = [i for i in listed if i.id in unknown or _key(i) not in live]
@@ -82,6 +84,23 @@ class OrphanSweep:
             except Exception as error:  # noqa: BLE001 - the next sweep tries again
                 log.warning("sweep.terminate_failed", instance=instance.id, error=cloud.classify(error).message)
         return len(orphans)
+
+    def _stop_idle(self, cloud: Cloud, listed: Sequence[Instance]) -> None:
+        """Stop the machines whose disks are kept, and which run without an attempt: somebody else has started them.
+
+        At the second sweep only: a machine that is being started shows its new owner late.
+        """
+        on = {(cloud.name, i.id): i for i in listed if i.state in (InstanceState.PENDING, InstanceState.RUNNING)}
+        known = {key for key in self._idle if key[0] == cloud.name}
+        self._idle.difference_update(known)
+        self._idle.update(on)
+        for key in known & on.keys():
+            log.warning("sweep.idle", cloud=cloud.name, instance=on[key].id, attempt=_key(on[key]))
+            try:
+                if isinstance(cloud, Stoppable):
+                    cloud.stop(on[key].region, [on[key].id])
+            except Exception as error:  # noqa: BLE001 - the next sweep tries again
+                log.warning("sweep.stop_failed", instance=on[key].id, error=cloud.classify(error).message)
 
     def _describe_missing(
         self, cloud: str, views: list[JobView], listed: set[str], silent_regions: Collection[str]

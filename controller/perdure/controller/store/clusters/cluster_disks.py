@@ -62,7 +62,7 @@ def record(conn: Connection, cluster_id: int, change: DiskChange, now: float) ->
                 spent = {"spent_usd": cost_of(row, now), "stopped_at": None}
                 conn.execute(update(Disk).where(of_cluster, Disk.c.rank == row.rank).values(**spent))
         case KeptDisks():
-            known = {row.instance_id: row.spent_usd for row in of_clusters(conn, [cluster_id]).get(cluster_id, ())}
+            known = {row.instance_id: cost_of(row, now) for row in of_clusters(conn, [cluster_id]).get(cluster_id, ())}
             conn.execute(delete(Disk).where(of_cluster))
             values = [
                 {

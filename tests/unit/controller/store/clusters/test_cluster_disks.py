@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, update
 
-from perdure.controller.clouds.base.protocol import InstanceState
+from perdure.controller.clouds.base.protocol import Instance, InstanceState, LaunchRequest
+from perdure.controller.clouds.fake import FakeError
 from perdure.controller.execute.call_types import IntentOutcome
 from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.execute.unneeded_resources import UnneededResources
@@ -305,6 +307,49 @@ def test_end_of_an_attempt__leaves_the_machines_that_another_one_has_started(clu
     assert isinstance(outcome, IntentOutcome)
     assert (outcome.result, outcome.disks) == ("taken over", None)
     assert cluster.machines() == {machine.id: InstanceState.RUNNING}
+
+
+def test_sweep__stops_a_kept_machine_that_runs_for_nobody(cluster: KeptCluster) -> None:
+    cluster.start()
+    (machine,) = cluster.world.cloud.list_owned("test")
+    cluster.stop()
+    request = cluster.world.cloud._machines[machine.id].request
+    cluster.world.cloud.start(request, [machine.id])  # somebody uses the console of the cloud
+    cluster.sweep.run()
+    assert cluster.machines() == {machine.id: InstanceState.RUNNING}, "a start may show its owner late"
+    cluster.sweep.run()
+    assert cluster.machines() == {machine.id: InstanceState.STOPPED}
+    cluster.start()
+    for _ in range(3):
+        cluster.sweep.run()
+    assert cluster.machines() == {machine.id: InstanceState.RUNNING}
+
+
+def test_refused_start__ends_with_a_stop_of_its_machines(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cloud that refuses one of them may have started another one, and its request to stop it may be lost."""
+    cluster = KeptCluster(world, nodes=2)
+    cluster.start()
+    zone = world.view(cluster.jobs[0]).tasks[0].attempts[0].offer.zone
+    ids = sorted(cluster.machines())
+    cluster.stop()
+    world.pass_time(HOUR_S, step_s=600)
+    cost, start = cluster.cost(), world.cloud.start
+
+    def start_one(request: LaunchRequest, _ids: Sequence[str]) -> Sequence[Instance]:
+        monkeypatch.undo()
+        start(request, ids[:1])
+        world.cloud.faults.capacity = {zone: 0}
+        raise FakeError("NoCapacity", zone)
+
+    monkeypatch.setattr(world.cloud, "start", start_one)
+    cluster.want("UP")
+    world.submit(
+        nodes=2, spec={"host": True}, need=replace(ON_DEMAND, zone=zone), recovery=Recovery(recovers=False),
+        job={"cluster_id": cluster.id, "idempotency_key": host_key(cluster.id, 2)},
+    )  # fmt: skip
+    world.pass_time(30)
+    assert cluster.machines() == dict.fromkeys(ids, InstanceState.STOPPED)
+    assert cluster.cost() >= cost > 0, "what the disks have cost is not forgotten"
 
 
 def test_cancelled_launch__leaves_no_disk(cluster: KeptCluster) -> None:
