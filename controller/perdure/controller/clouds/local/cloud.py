@@ -139,7 +139,6 @@ class LocalCloud:
         prepared: list[Prepared] = []
         try:
             self._prepare_halted(request, ids, prepared)
-            failpoint("local_machines.prepared")
             launcher.start_hosts(prepared)
         except launcher.HostStartError as error:
             launcher.end_and_wait([machine.path for machine in prepared], layout.STOP)
