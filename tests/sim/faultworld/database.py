@@ -52,7 +52,7 @@ class _Connection(Connection):
         if isinstance(thread, Thread):
             if thread.is_reading:
                 thread.process.maybe_yield()
-            if len(args) > 1 and "database_now" in args[1]:
+            if len(args) > 1 and args[1] and "database_now" in args[1]:
                 args = (args[0], {**args[1], **as_of(thread.process.world.scheduler.now())})
         return super().execute(*args, **options)
 
