@@ -59,8 +59,8 @@ export function ServiceForm({ name }: { name: string }) {
       const { service: _, ...replica } = task as Record<string, unknown>;
       const planned = await send<Plan>("POST", "/plan", { name: null, tasks: [replica] });
       // The port is the service's: that it has no effect for a job is not news here.
-      const told = [...warnings, ...planned.warnings].filter((line) => !line.includes("resources.ports"));
-      setPlan({ plan: planned, warnings: [...new Set(told)] });
+      const lines = [...warnings, ...planned.warnings].filter((line) => !line.includes("resources.ports"));
+      setPlan({ plan: planned, warnings: [...new Set(lines)] });
     });
   const submit = () =>
     run(async ([task]) => {

@@ -37,7 +37,7 @@ class Load:
     """Callers that stream one answer after the other.
 
     `cut`: by replica, the answers that did not end; `told`: those of them in which an event says so; `silent_s`: from
-    their last event until the caller knew; `told_at`: when the last one did.
+    their last event until the caller knew; `last_event_at`: when the last one did.
     """
 
     caller: Caller
@@ -46,7 +46,7 @@ class Load:
     cut: Counter[str] = field(default_factory=Counter)
     told: Counter[str] = field(default_factory=Counter)
     silent_s: list[float] = field(default_factory=lambda: [0.0])
-    told_at: float = 0.0
+    last_event_at: float = 0.0
     events: int = EVENTS
 
     def run(self) -> None:
@@ -57,8 +57,8 @@ class Load:
                     if "error" in event:  # perhaps after the last event, before the end of the answer
                         is_cut = True
                         self.told[replica] += 1
-                        self.told_at = time.monotonic()
-                        self.silent_s.append(self.told_at - last_at)
+                        self.last_event_at = time.monotonic()
+                        self.silent_s.append(self.last_event_at - last_at)
                     else:
                         events, replica, last_at = events + 1, event["replica"], time.monotonic()
             (self.whole if events == self.events and not is_cut else self.cut)[replica] += 1
@@ -131,14 +131,14 @@ def test_frozen_machine__loses_its_streams_alone(sky: ServiceHost, caller: Calle
             sky.until(NAME, lambda one: victim not in numbers(sky), "one replica less")
             out_after_s = time.monotonic() - frozen_at
             sky.controller.until(lambda: running.told[victim], "an event in a stream that was cut")
-            told_after_s = time.monotonic() - frozen_at
+            ended_after_s = time.monotonic() - frozen_at
             before = running.whole[other]
             sky.controller.until(lambda: running.whole[other] > before + NUM_CALLERS, "answers of the other replica")
         finally:
             sky.signal_machine(int(victim), signal.SIGCONT)
         sky.until(NAME, lambda one: victim in numbers(sky), "the machine that runs again")
-    print(f"\nout of the rotation after {out_after_s:.1f} s, its streams ended after {told_after_s:.1f} s")
-    assert told_after_s < scaled(10)
+    print(f"\nout of the rotation after {out_after_s:.1f} s, its streams ended after {ended_after_s:.1f} s")
+    assert ended_after_s < scaled(10)
     assert set(running.cut) <= {victim, NO_ANSWER}
     assert running.told[victim] == running.cut[victim]
 
@@ -288,11 +288,11 @@ def test_preemption__of_one_of_three_machines_under_200_callers(sky: ServiceHost
         sky.until("busy", lambda _: victim not in [str(one["number"]) for one in sky.ready("busy")], "one less")
         before = running.whole.total()
         sky.controller.until(lambda: running.whole.total() > before + 200, "an answer for each")
-    told_after_s = running.told_at - preempted_at
-    print(f"\n{running.cut[victim]} of 200 streams were cut; the last caller knew {told_after_s:.1f} s after the call")
+    ended_after_s = running.last_event_at - preempted_at
+    print(f"\n{running.cut[victim]} of 200 streams were cut; the last caller knew {ended_after_s:.1f} s after the call")
     assert running.cut[victim], "it answered some streams"
     assert running.told[victim] == running.cut[victim], "an event tells each of them"
     assert set(running.cut) <= {victim, NO_ANSWER}
     assert running.cut.total() <= 200
-    assert told_after_s < scaled(1), "none hangs"
+    assert ended_after_s < scaled(1), "none hangs"
     sky.controller.perdure("serve", "down", "busy", "--yes")

@@ -30,7 +30,7 @@ _FAILED = _PAGE.format("The command line is not signed in. Its terminal says why
 
 @dataclass
 class _Outcome:
-    """What the browser that has brought a code is told, once it is known."""
+    """What the browser that brought a code receives as its answer, once that is known."""
 
     is_signed_in: bool = False
     is_known: threading.Event = field(default_factory=threading.Event)
@@ -41,7 +41,7 @@ class _Outcome:
 class BrowserCode:
     """A context manager. `link`: what the browser opens; it holds the challenge, and not the secret.
 
-    The browser that brings the code is told at the end whether the command line is signed in: see `confirm`.
+    The browser that brings the code learns at the end whether the command line is signed in: see `confirm`.
     """
 
     def __init__(self, url: str) -> None:
@@ -87,7 +87,7 @@ class BrowserCode:
         return code
 
     def confirm(self) -> None:
-        """The code was good: the browser is told so."""
+        """The code was good: the browser's page says so."""
         self._outcome.is_signed_in = True
 
     def _read_pasted(self) -> None:

@@ -1,7 +1,7 @@
 """`perdure login` and `perdure logout`: a browser that is signed in to a controller signs the command line in.
 
 The browser gets a challenge, the SHA-256 of a secret that stays here, and sends a code back to a port of this computer.
-Only who has the secret can use the code. Where the browser runs elsewhere, the code is pasted.
+The code can be used only with the secret. Where the browser runs elsewhere, the code is pasted.
 """
 
 from __future__ import annotations

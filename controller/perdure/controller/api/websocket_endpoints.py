@@ -61,7 +61,7 @@ class WebSocketEndpoints:
         if scope["type"] == "websocket":
             try:
                 await self._serve_websocket(scope, receive, send)
-            except UNAVAILABLE as error:  # whoever has connected tries again
+            except UNAVAILABLE as error:  # the client tries again
                 log.warning("database.unavailable", error=str(error).partition("\n")[0])
                 if scope:  # it was not accepted yet; otherwise the server closes it
                     await _deny(NodeSocket(scope, receive, send), 503, _NO_DATABASE)

@@ -1,4 +1,4 @@
-"""A browser brings a code, and is told what became of it."""
+"""A browser brings a code, and its page shows what became of it."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class SharedAnswers:
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        """Drop those that were not used for longest. Whoever waits for one of them still gets it."""
+        """Drop those that were not used for longest. Requests that wait for one of them still get it."""
         sizes = {key: answer.num_bytes for key, answer in self._answers.items()}
         total = sum(sizes.values())
         while len(self._answers) > _MAX_ANSWERS or total > _MAX_ANSWER_BYTES:

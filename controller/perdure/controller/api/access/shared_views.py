@@ -91,7 +91,7 @@ class SharedViews:
         del self._readings[key]
         self._indexes.keep(key, index)
         if not done.cancelled():
-            done.exception()  # whoever still waits raises it
+            done.exception()  # raised by those that still wait
 
     async def _read(self, index: TranscriptIndex, user: str) -> tuple[TranscriptView, JobTranscript]:
         is_left_over = index.is_reading  # by a user whose slots were busy: it lacks what came since

@@ -168,10 +168,10 @@ class AwsCloud:
 
     def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
         region = request.offer.region
-        found = {one.id: one for one in self._find(region, {"instance-id": list(ids)})}
-        if any(id not in found or found[id].state is InstanceState.GONE for id in ids):
+        machines = {one.id: one for one in self._find(region, {"instance-id": list(ids)})}
+        if any(id not in machines or machines[id].state is InstanceState.GONE for id in ids):
             raise StoppedMachineLost(", ".join(ids))
-        off = [id for id in ids if found[id].state is InstanceState.STOPPED]
+        off = [id for id in ids if machines[id].state is InstanceState.STOPPED]
         try:
             if off:
                 restart.start(self._connections.ec2(region), request, off)

@@ -72,5 +72,5 @@ def _ensure(ec2: Any, ports: OpenPorts, vpc: str, controller: str) -> str:
 
 def _find(ec2: Any, name: str, vpc: str) -> Any:
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
-    found = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
-    return found[0] if found else None
+    groups = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
+    return groups[0] if groups else None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def start(ec2: EC2Client, request: LaunchRequest, ids: Sequence[str]) -> None:
     """Start all of these machines, which are stopped, or none. EC2 itself starts all that one call names, or none.
 
-    The tags come first: whoever finds a machine that runs knows which attempt it belongs to.
+    The tags come first, so that a running machine always shows which attempt it belongs to.
     """
     tags = [{"Key": key, "Value": value} for key, value in launch_request.tags_of(request).items()]
     ec2.create_tags(Resources=list(ids), Tags=tags)  # type: ignore[arg-type]
