@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.latency import Figure, report
+from benchmarks.latency import Figure, exit_code, report
 from benchmarks.machine import print_machine
 from benchmarks.scale.queue import perdure_home, running_daemon
 from playwright.sync_api import sync_playwright
@@ -48,15 +48,7 @@ def main() -> int:
         with signed_in_chromium() as port:
             figures = [figure for page in PAGES for figure in audited(program, port, page)]
     report(figures)
-    missed = [figure.name for figure in figures if is_missed(figure)]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
-
-
-def is_missed(figure: Figure) -> bool:
-    """A negative target is a minimum."""
-    return figure.value < -figure.target if figure.target < 0 else figure.value > figure.target
+    return exit_code(figures)
 
 
 def full_job() -> None:

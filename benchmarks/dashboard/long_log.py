@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.dashboard.browser import frames_per_s, renderer_memory_mib, signed_in_browser
-from benchmarks.latency import Figure, report
+from benchmarks.latency import Figure, exit_code, report
 from benchmarks.machine import print_machine
 from benchmarks.scale.queue import cpu_s, daemon_pid, memory_mib, perdure_home, running_daemon
 from playwright.sync_api import Page
@@ -47,15 +47,7 @@ def main() -> int:
         with running_daemon(), signed_in_browser() as context:
             figures = log_figures(context.new_page(), job_id, words.lines)
     report(figures)
-    missed = [figure.name for figure in figures if is_missed(figure)]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
-
-
-def is_missed(figure: Figure) -> bool:
-    """A negative target is a minimum."""
-    return figure.value < -figure.target if figure.target < 0 else figure.value > figure.target
+    return exit_code(figures)
 
 
 def ended_job() -> int:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from benchmarks.latency import Figure, report
+from benchmarks.latency import Figure, exit_code, report
 from benchmarks.machine import print_machine
 from benchmarks.scale.daemon import Daemon, running_daemon
 from benchmarks.scale.scenarios import noticed, steady, submitted
@@ -41,10 +41,7 @@ def main() -> int:
     print_machine()
     figures = asyncio.run(measured(words.jobs, words.viewers, words.logs))
     report(figures)
-    missed = [figure.name for figure in figures if figure.value > figure.target]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return exit_code(figures)
 
 
 async def measured(jobs: int, viewers: int, logs: int) -> list[Figure]:

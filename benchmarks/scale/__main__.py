@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 
-from benchmarks.latency import Figure, report
+from benchmarks.latency import Figure, exit_code, report
 from benchmarks.machine import Machine, print_machine
 from benchmarks.scale import controllers, growth, scenarios
 from benchmarks.scale.daemon import running_daemon
@@ -56,15 +56,7 @@ def main() -> int:
         write(text.getvalue(), f"{what}, {'PostgreSQL' if words.database else 'SQLite'}", machine)
         if grown:
             growth.draw(grown, day=str(datetime.now(UTC).date()))
-    missed = [figure.name for figure in figures if is_missed(figure)]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
-
-
-def is_missed(figure: Figure) -> bool:
-    """A negative target is a minimum."""
-    return figure.value < -figure.target if figure.target < 0 else figure.value > figure.target
+    return exit_code(figures)
 
 
 async def whole(jobs: int, database: str) -> list[Figure]:

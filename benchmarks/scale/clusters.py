@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks.latency import Figure, median_cost, report, running_controller
+from benchmarks.latency import Figure, exit_code, median_cost, report, running_controller
 from benchmarks.machine import print_machine
 from benchmarks.scale.queue import cpu_s, daemon_pid
 from sqlalchemy import Connection, Table, func, insert, select
@@ -59,10 +59,7 @@ def main() -> int:
         remove_copies()
         clusters.get(clusters.down(NAME))
     report(figures)
-    missed = [figure.name for figure in figures if figure.value > figure.target]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return exit_code(figures)
 
 
 def run_one() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.dashboard.browser import signed_in_browser
-from benchmarks.latency import Figure, report
+from benchmarks.latency import Figure, exit_code, report
 from benchmarks.machine import print_machine
 from benchmarks.scale.queue import cpu_s, daemon_pid, perdure_home, prepare, running_daemon
 from playwright.sync_api import BrowserContext
@@ -63,10 +63,7 @@ def main() -> int:
         with running_daemon(), signed_in_browser() as context:
             figures = [*page_figures(context), *preemption_figures(context, words.preemptions)]
     report(figures)
-    missed = [figure.name for figure in figures if figure.value > figure.target]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return exit_code(figures)
 
 
 def page_figures(context: BrowserContext) -> list[Figure]:

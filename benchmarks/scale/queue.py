@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.latency import Figure, cost, median_cost, report
+from benchmarks.latency import Figure, cost, exit_code, median_cost, report
 from benchmarks.machine import print_machine
 from benchmarks.scale.originals import run_originals
 from benchmarks.scale.past_jobs import fill
@@ -72,10 +72,7 @@ def main() -> int:
         with running_daemon():
             figures = [*page_figures(), *command_figures(), *whole_figures()]
     report(figures)
-    missed = [figure.name for figure in figures if figure.value > figure.target]
-    if missed:
-        print(f"\nmissed: {', '.join(missed)}", file=sys.stderr)
-    return 1 if missed else 0
+    return exit_code(figures)
 
 
 @contextlib.contextmanager
