@@ -80,10 +80,14 @@ class Resync:
             self.inbox.post(job_id, events.NodeDisconnected(task, generation, rank))
 
     def _attempts(self, keys: set[AttemptKey]) -> dict[AttemptKey, AttemptView]:
-        """The recorded live attempts: from memory for this daemon's own jobs, else from the database."""
+        """The recorded live attempts: from memory for this daemon's own jobs, else from the database.
+
+        An attempt that memory does not know is looked up too. A daemon that was cut off from the database believes for
+        a while that jobs are its own; another one has launched attempts since, which must not be stopped for that.
+        """
         views = {job_id: self.inbox.view(job_id) for job_id in {key[0] for key in keys}}
-        elsewhere = [job_id for job_id, view in views.items() if view is None]
         own = {key: attempt for key in keys if (attempt := find_attempt(views[key[0]], key)) is not None}
+        elsewhere = sorted({job_id for job_id, *_ in keys - own.keys()})
         if not elsewhere:
             return own
         with self.database.connect() as conn:

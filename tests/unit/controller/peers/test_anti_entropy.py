@@ -16,18 +16,24 @@ from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.records import peer_messages
 from perdure.recovery import events
+from perdure.recovery.reasons import Reason
 from perdure.recovery.statuses import NodePhase
-from unit.controller.world import World
+from unit.controller.world import Controller, World
 
 REPORT = NodeReport(phase=NodePhase.RUNNING)
 
 
 class OtherDaemon:
-    """A daemon without jobs that holds the connection of rank 0. The job's owner has received its report before."""
+    """A daemon that holds the connection of rank 0. The job's owner has received its report before.
 
-    def __init__(self, world: World, job: int, home: Path) -> None:
-        self.place = ((job, 0, 1), 0)
-        self.controller = world.controller("other")
+    `controller`: its parts; by default those of a daemon without jobs.
+    """
+
+    def __init__(
+        self, world: World, job: int, home: Path, *, controller: Controller | None = None, generation: int = 1
+    ) -> None:
+        self.place = ((job, 0, generation), 0)
+        self.controller = controller or world.controller("other")
         self.forwarded: list[JobEvent] = []
         world.forward = self.forwarded.append
         self.presence = ConnectionRecords(world.database, world.clock, "other")
@@ -119,3 +125,19 @@ def test_resync_nodes__reconnects_a_node_after_a_roll_call(world: World, job: in
     assert world.job(job)["status"] == "RUNNING"
     world.report(job, NodePhase.ENDED, rank=0, interrupted=True)
     assert world.job(job)["status"] == "FAILED"
+
+
+def test_resync_nodes__a_daemon_that_lost_its_jobs_without_noticing_stops_no_newer_attempt(
+    world: World, job: int, tmp_path: Path
+) -> None:
+    deposed = world.current
+    world.restart()
+    world.deliver(job, events.MachinesDescribed(0, 1, {0: Reason.PREEMPTED, 1: Reason.PREEMPTED}))
+    world.pass_time(10)
+    world.run(job, generation=2, nodes=2)
+    (before,) = deposed.inbox.view(job).tasks[0].attempts
+    assert before.generation == 1
+    other = OtherDaemon(world, job, tmp_path, controller=deposed, generation=2)
+    connection = other.connection()
+    other.run_resync()
+    assert connection.last_directive.target == "run"
