@@ -19,12 +19,19 @@ _HOSTS = (
     "select c.id, c.name, c.wanted, c.starts, job.id, job.idempotency_key, job.finalized, job.cancel_at, task.outcome"
     " from cluster c join job on job.cluster_id = c.id and job.cluster_job is null join task on task.job_id = job.id"
 )
+_STOPS_THAT_A_CLOUD_FAILED = (
+    "select distinct job.cluster_id from job join intent on intent.job_id = job.id"
+    " where job.cluster_job is null and not job.finalized and intent.done_at is null and intent.error != ''"
+)
 
 
 def unsettled(raw: sqlite3.Connection) -> list[str]:
-    """What the controllers must soon change: clusters that wait for nothing, and machines that no cluster wants."""
+    """What the controllers must soon change: clusters that wait for nothing, and machines that no cluster wants.
+
+    A cluster whose disks are kept waits for its own machines while a cloud fails to stop them, as long as that takes.
+    """
     wanted: dict[int, tuple[str, str]] = {}
-    live: set[int] = set()
+    live = {id for (id,) in raw.execute(_STOPS_THAT_A_CLOUD_FAILED).fetchall()}
     found = []
     for id, name, state, starts, job_id, key, finalized, cancel_at, outcome in raw.execute(_HOSTS).fetchall():
         wanted[id] = (name, state)
