@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from perdure.controller.execute.call_types import (
     CloudCall,
@@ -24,6 +24,8 @@ from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import events
 from perdure.recovery.market.view import Offer
+
+Item = TypeVar("Item")
 
 
 class CallSubmitter(Protocol):
@@ -100,12 +102,12 @@ class Dispatcher:
 
     def complete(self, intent: Intent) -> Intent | None:
         """Stop tracking `intent`: its outcome is recorded. Returns the intent that waited for it, if there is one."""
-        self._open.get(intent.job_id, set()).discard(intent.id)
+        _discard(self._open, intent.job_id, intent.id)
         self._tries.pop(intent.id, None)
         self._begun_at.pop(intent.id, None)
         if intent.kind is not IntentKind.LAUNCH:
             return None
-        self._launching.get(intent.job_id, set()).discard(intent.attempt_key)
+        _discard(self._launching, intent.job_id, intent.attempt_key)
         self._queued.pop(intent.attempt_key, None)
         return self._deferred.pop(intent.attempt_key, None)
 
@@ -122,3 +124,12 @@ class Dispatcher:
             self._deferred.pop(key, None)
             if key in self._queued:
                 self._queued.pop(key)[1].cancel()
+
+
+def _discard(sets: dict[int, set[Item]], job_id: int, item: Item) -> None:
+    """Remove `item` from the set of a job. A job keeps no empty set: most of them have nothing open."""
+    if (items := sets.get(job_id)) is None:
+        return
+    items.discard(item)
+    if not items:
+        del sets[job_id]

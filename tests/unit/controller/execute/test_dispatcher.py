@@ -87,3 +87,10 @@ def test_launch__wider_than_max_machines_fails_the_job(world: World) -> None:
     assert world.job(wide)["status"].startswith("FAILED")
     assert "3 machines at a time are more than fake.max_machines (2)" in world.job(wide)["message"]
     assert world.cloud.calls["launch"] == 1
+
+
+def test_running_job__leaves_nothing_here(world: World) -> None:
+    before = dict(vars(world.dispatcher))
+    world.run(world.submit())
+    kept = {name: value for name, value in vars(world.dispatcher).items() if isinstance(before[name], dict) and value}
+    assert not kept

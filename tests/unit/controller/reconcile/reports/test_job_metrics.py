@@ -134,3 +134,11 @@ def test_bug_in_the_observer__does_not_fail_the_decision(world: World, monkeypat
     job = world.submit()
     world.run(job)
     assert world.job(job)["status"] == "RUNNING"
+
+
+def test_jobs_alike__share_what_they_add_to_the_gauges(world: World) -> None:
+    for job in (world.submit(), world.submit()):
+        world.run(job)
+    first, second = world.inbox.reports.job_metrics._counted.values()
+    assert first is second
+    assert total(world, "perdure_tasks") == 2
