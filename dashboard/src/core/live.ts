@@ -2,7 +2,7 @@
 // six connections, so a stream for each tab would block the others.
 import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, open, signedIn } from "./api";
+import { get, offered, open, signedIn } from "./api";
 
 /** Jobs that have changed; null: any may have changed, so read everything again. */
 export type Hint = number[] | null;
@@ -75,7 +75,8 @@ async function follow(): Promise<void> {
 async function lead(): Promise<never> {
   let failures = 0;
   for (;;) {
-    if (signedIn.value !== false) {
+    // While the page asks whether to sign in, the answer could only be that it is not.
+    if (signedIn.value !== false && !offered.value) {
       const began = Date.now();
       await follow().catch(() => undefined);
       failures = Date.now() - began > 5000 ? 0 : failures + 1;

@@ -88,7 +88,7 @@ class Dashboard:
 
     def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
-            self.problems.append(f"{message.type}: {message.text}")
+            self.problems.append(f"{message.type}: {message.text} {message.location.get('url', '')}")
 
 
 @pytest.fixture(scope="session")
