@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from asyncio.events import _set_running_loop
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +100,17 @@ def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as tool:
         one = tool.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=scaled(60) * 1000)
         yield one
+        _set_running_loop(one._loop)
         one.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _event_loop(browser: Browser) -> Iterator[None]:
+    """Playwright leaves its event loop marked as the one that runs in this thread, where the tests of other modules
+    run loops of their own."""
+    _set_running_loop(browser._loop)
+    yield
+    _set_running_loop(None)
 
 
 @pytest.fixture(scope="module")
