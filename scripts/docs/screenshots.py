@@ -37,7 +37,7 @@ run: |
       loss = 2 + 3 * math.exp(-step / 600)
       report_progress(step, loss=loss)
       print(f"step {step} loss {loss:.4f}", flush=True)
-      Event().wait(0.1)
+      time.sleep(0.1)
   PY
 """
 NIGHTLY = "name: evaluate\nresources: {cpus: 1+}\nrun: sleep 5\n"
