@@ -172,6 +172,7 @@ export interface Savings {
   now: string;
   since: string;
   is_complete: boolean;
+  is_current: boolean;
   total: Amounts;
   unfinished: Amounts;
   by_user: (Amounts & { name: string })[];

@@ -11,6 +11,8 @@ export const isLive = signal(false);
 
 const LOCK = "perdure.events";
 const SILENCE_MS = 25_000; // the server sends something every 10 s
+/** How long to wait at most, and half of it at least, before the stream is opened again: the browsers of a controller
+ * that was restarted do not all come at once. */
 const RETRY_MS = [250, 1000, 2000, 2000, 5000];
 const POLL_MS = 15_000;
 /** How long a new page waits for the stream: what it reads once that has begun need not be read again. */
@@ -83,7 +85,8 @@ async function lead(): Promise<never> {
       setLive(false);
       broadcast({ live: false });
     }
-    await new Promise((resolve) => setTimeout(resolve, RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]));
+    const waitMs = RETRY_MS[Math.min(failures, RETRY_MS.length - 1)] as number;
+    await new Promise((resolve) => setTimeout(resolve, waitMs * (1 - Math.random() / 2)));
   }
 }
 

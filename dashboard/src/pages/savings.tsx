@@ -6,6 +6,10 @@ import { address, withQuery } from "../core/router";
 import { Empty, ErrorBox, Meter } from "../parts/basics";
 import type { Amounts, Savings } from "../types";
 
+/** While jobs change: how often the sums are read, and how soon again if the controller has not added up all of it. */
+const CHANGING_MS = 3000;
+const INCOMPLETE_MS = 500;
+
 const PERIODS: [string, string][] = [
   ["1", "24 hours"],
   ["7", "7 days"],
@@ -15,10 +19,10 @@ const PERIODS: [string, string][] = [
 
 export function SavingsPage() {
   const days = address.value.query.get("days") ?? "7";
-  const { data, error, reload } = useLive<Savings>(`/savings?days=${encodeURIComponent(days)}`, () => false, 1000, 60_000);
+  const { data, error, reload } = useLive<Savings>(`/savings?days=${encodeURIComponent(days)}`, () => true, CHANGING_MS, 60_000);
   useEffect(() => {
-    if (!data || data.is_complete) return;
-    const timer = setTimeout(reload, 500);
+    if (!data || (data.is_complete && data.is_current)) return;
+    const timer = setTimeout(reload, data.is_complete ? CHANGING_MS : INCOMPLETE_MS);
     return () => clearTimeout(timer);
   }, [data]);
   return (

@@ -130,6 +130,7 @@ class Savings(TypedDict):
     now: str
     since: str
     is_complete: bool  # False: it does not yet reach as far back as requested
+    is_current: bool  # False: jobs have changed since the unfinished ones were added up
     total: SpentAmounts
     unfinished: SpentAmounts  # part of `total`
     by_user: list[NamedAmounts]

@@ -23,19 +23,21 @@ _DAY_S = 86_400.0
 def savings(caller: Reader, request: Request, days: Annotated[int, Query(ge=1, le=365)] = 7) -> dict[str, Any]:
     """What the jobs cost that ended in the last `days`, and what unfinished ones have cost so far (up to 30 s old).
 
-    `is_complete` is false while the controller has not added up all of that time: call again. `lost_s` is the work of a
+    `is_complete` is false while the controller has not added up all of that time, and `is_current` if jobs have changed
+    since the unfinished ones were added up: call again. `lost_s` is the work of a
     machine that had to be done again, of tasks that report checkpoints; `lost_usd` what it had cost.
     """
     ledgers: SpendingLedgers = request.app.state.spending
     context, ledger = caller.context, ledgers.of(caller.sees)
-    now = context.clock.now()
+    now, revision = context.clock.now(), context.job_updates.revision
     with context.database.connect() as conn:
-        report = ledger.report(conn, now - days * _DAY_S, now)
+        report = ledger.report(conn, now - days * _DAY_S, now, revision)
     total = add_up([*report.hours.values(), report.recent, report.unfinished])
     return {
         "now": iso(now),
         "since": iso(report.since),
         "is_complete": report.is_complete,
+        "is_current": report.is_current,
         "total": _amounts(total.total),
         "unfinished": _amounts(report.unfinished.total),
         "by_user": _rows(total.by_user),

@@ -24,7 +24,9 @@ HOUR_S = 3600.0
 BUDGET_S = 0.15
 """For how long a request reads hours that are missing."""
 LIVE_TTL_S = 30.0
-"""How long the costs of unfinished tasks are kept: ten thousand take a tenth of a second."""
+"""How long the costs of unfinished tasks are kept while no job changes: ten thousand take a tenth of a second."""
+LIVE_RATIO = 50.0
+"""While jobs change, they are kept for so many times as long as it took to read them."""
 TOP_JOBS = 20
 _MAX_LEDGERS = 100
 
@@ -115,9 +117,20 @@ class SpendingReport:
 
     since: float
     is_complete: bool  # whether it reaches as far back as requested
+    is_current: bool  # whether no job has changed since `unfinished` was read
     hours: Mapping[float, Spending]
     recent: Spending  # ended in the current hour, or so recently that it may not be complete
     unfinished: Spending
+
+
+@dataclass(frozen=True)
+class _Unfinished:
+    """What unfinished tasks had cost when it was read."""
+
+    read_at: float
+    took_s: float
+    revision: int
+    spent: Spending
 
 
 class SpendingLedger:
@@ -126,12 +139,15 @@ class SpendingLedger:
     def __init__(self, timer: Callable[[], float] = monotonic, user: str | None = None) -> None:
         self._user = user
         self._hours: dict[float, Spending] = {}
-        self._unfinished: tuple[float, Spending] | None = None
+        self._unfinished: _Unfinished | None = None
         self._lock = threading.Lock()
         self._timer = timer
 
-    def report(self, conn: Connection, since: float, now: float) -> SpendingReport:
-        """What tasks have cost that ended after `since`, rounded down to an hour, and those that have not ended."""
+    def report(self, conn: Connection, since: float, now: float, revision: int = 0) -> SpendingReport:
+        """What tasks have cost that ended after `since`, rounded down to an hour, and those that have not ended.
+
+        `revision`: a number that is different after every change of a job, from before the connection's first read.
+        """
         with self._lock:  # of several requests, one reads
             oldest = since // HOUR_S * HOUR_S
             newest = (now - MARGIN_S) // HOUR_S * HOUR_S
@@ -147,9 +163,19 @@ class SpendingLedger:
                 end -= HOUR_S
             self._hours = {at: spent for at, spent in self._hours.items() if at > now - 366 * 86_400.0}
             recent = self._read(conn, _HAS_ENDED, now, after=newest, until=now)
-            if self._unfinished is None or self._timer() > self._unfinished[0] + LIVE_TTL_S:
-                self._unfinished = (self._timer(), self._read(conn, _IS_LIVE, now))
-            return SpendingReport(end, end <= oldest, hours, recent, self._unfinished[1])
+            unfinished = self._read_unfinished(conn, now, revision)
+            is_current = unfinished.revision == revision
+            return SpendingReport(end, end <= oldest, is_current, hours, recent, unfinished.spent)
+
+    def _read_unfinished(self, conn: Connection, now: float, revision: int) -> _Unfinished:
+        kept, begun_at = self._unfinished, self._timer()
+        if kept is not None:
+            kept_s = LIVE_TTL_S if kept.revision == revision else min(LIVE_TTL_S, LIVE_RATIO * kept.took_s)
+            if begun_at < kept.read_at + kept_s:
+                return kept
+        spent = self._read(conn, _IS_LIVE, now)
+        self._unfinished = _Unfinished(begun_at, self._timer() - begun_at, revision, spent)
+        return self._unfinished
 
     def _read(self, conn: Connection, which: ColumnElement[bool], now: float, **bounds: float) -> Spending:
         return _read(conn, which if self._user is None else which & (Job.c.user == self._user), now, **bounds)

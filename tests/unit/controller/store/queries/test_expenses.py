@@ -94,6 +94,37 @@ def test_past_hours__are_read_once(world: World, monkeypatch: pytest.MonkeyPatch
     assert len(read) == 1, "only what ended recently; what has not ended is kept for a while"
 
 
+def test_unfinished_jobs__are_read_again_once_a_job_has_changed(world: World) -> None:
+    """At once if reading them is quick, and otherwise when the time for it has come; that of others counts, too."""
+    now, read_s = [0.0], 0.0
+
+    def timer() -> float:
+        now[0] += read_s
+        return now[0]
+
+    def listed(revision: int) -> tuple[set[int], bool]:
+        at = world.clock.now()
+        with world.database.connect() as conn:
+            found = ledger.report(conn, at, at, revision)
+        return set(found.unfinished.jobs), found.is_current
+
+    ledger = SpendingLedger(timer)
+    assert listed(0) == (set(), True)
+    first = world.submit()
+    world.run(first)
+    assert listed(0) == (set(), True), "as far as is known, nothing has changed"
+    read_s = 1.0
+    assert listed(1) == ({first}, True)
+    second = world.submit()
+    world.run(second)
+    assert listed(2) == ({first}, False), "a second of work is not repeated at once"
+    now[0] += expenses.LIVE_RATIO
+    assert listed(2) == ({first, second}, True)
+    now[0] += expenses.LIVE_TTL_S
+    end(world, first)
+    assert listed(2) == ({second}, True)
+
+
 def test_report__continues_where_its_time_was_up(world: World) -> None:
     world.pass_time(0)
     now = [0.0]
