@@ -70,16 +70,21 @@ async def steady(daemon: Daemon, *, seconds: float = 30.0) -> list[Figure]:
     ]
 
 
-async def noticed(daemon: Daemon, *, count: int = 200, each_s: float = 0.05) -> list[Figure]:
+async def noticed(daemon: Daemon) -> list[Figure]:
     """Single machines receive a preemption notice, one after another."""
-    taken = random.Random(1).sample(daemon.world.living(), count)
+    delays = await notice_delays_s(daemon)
+    return [Figure("notice → replacement requested, p99", _p99(delays), "s", 1.0, 15.0, "polls every 15 s")]
+
+
+async def notice_delays_s(daemon: Daemon, *, count: int = 200, each_s: float = 0.05, seed: int = 1) -> list[float]:
+    """The seconds from each notice until a replacement was requested. Ends when all replacements run."""
+    taken = random.Random(seed).sample(daemon.world.living(), count)
     noticed_at: dict[int, float] = {}
     for node in taken:
         noticed_at[_job(node)] = time.monotonic()
         node.give_notice(30.0)
         await asyncio.sleep(each_s)
-    delays = await _replaced(daemon, noticed_at)
-    return [Figure("notice → replacement requested, p99", _p99(delays), "s", 1.0, 15.0, "polls every 15 s")]
+    return await _replaced(daemon, noticed_at)
 
 
 async def zone_dies(daemon: Daemon, *, count: int = 1000) -> list[Figure]:

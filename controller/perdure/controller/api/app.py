@@ -20,9 +20,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
+from perdure.controller.api.access.job_owner_cache import JobOwnerCache
 from perdure.controller.api.access.oidc.provider import OidcProvider
 from perdure.controller.api.access.rate_limits import RateLimits
 from perdure.controller.api.access.shared_answers import SharedAnswers
+from perdure.controller.api.access.shared_reads import SharedReads, SharedReadsShortcut
 from perdure.controller.api.access.work_slots import WorkSlots
 from perdure.controller.api.auth import identify_user
 from perdure.controller.api.context import ApiContext
@@ -51,13 +53,15 @@ def create_app(context: ApiContext) -> FastAPI:
     app, sections = _without_routes()
     app.state.context = context
     app.add_middleware(SectionLoader, sections=sections)
+    app.add_middleware(SharedReadsShortcut, context=context)
     app.add_middleware(RequestMetrics, metrics=context.metrics)
     app.state.browser_sessions = sessions = BrowserSessions(context)
     app.state.rate_limits = RateLimits(context.settings.quotas.requests_per_second)
     app.state.oidc = None if context.oidc is None else OidcProvider(context.oidc, partial(_wall_now, context))
     app.state.work_slots = WorkSlots()
     app.state.spending = SpendingLedgers()
-    app.state.shared_answers = SharedAnswers(lambda: context.job_updates.revision)
+    app.state.shared_reads = SharedReads(SharedAnswers(lambda: context.job_updates.revision))
+    app.state.job_owners = JobOwnerCache(context.database)
     is_user = partial(_is_user, context, sessions)
     app.add_middleware(RequestPrecheck, hosts=context.settings.host_names, is_user=is_user)
     app.add_exception_handler(RequestRejected, _on_rejected)

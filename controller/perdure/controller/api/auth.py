@@ -23,7 +23,7 @@ from perdure.controller.api.access.rate_limits import RateLimits
 from perdure.controller.api.access.work_slots import WorkSlots
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard.sign_in import BrowserSession, BrowserSessions
-from perdure.controller.api.request_precheck import NO_TOKEN, bearer
+from perdure.controller.api.request_precheck import NO_TOKEN, bearer, client_address
 from perdure.controller.reconcile.work_items import find_attempt
 from perdure.controller.runtime.keys import STOP_GRACE_S
 from perdure.controller.store.access.roles import AccessRight
@@ -107,7 +107,7 @@ async def require_user(
 
 def address_of(request: Request) -> str:
     """The address that a request comes from, which may be a proxy's."""
-    return request.client.host if request.client else ""
+    return client_address(request.scope)
 
 
 def allow(permission: AccessRight) -> Callable[..., Awaitable[Caller]]:

@@ -65,7 +65,7 @@ class RequestPrecheck:
             await _reject(scope, receive, send, 400, _SEVERAL_HOSTS)
         elif not is_health and not is_own_host(headers.get("host", ""), self._hosts):
             await _reject(scope, receive, send, 421, _UNKNOWN_HOST)
-        elif _has_user_body(scope) and not self._is_user(headers, scope["method"], _address(scope)):
+        elif _has_user_body(scope) and not self._is_user(headers, scope["method"], client_address(scope)):
             await _reject(scope, receive, send, 401, NO_TOKEN)
         elif scope["type"] == "websocket" or scope["path"].startswith(_UPLOADS):
             await self._app(scope, receive, send)
@@ -86,7 +86,8 @@ def is_own_host(host: str, names: Collection[str]) -> bool:
         return False
 
 
-def _address(scope: Scope) -> str:
+def client_address(scope: Scope) -> str:
+    """The address that a request comes from, which may be a proxy's."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 

@@ -12,7 +12,7 @@ from operator import or_
 from types import GenericAlias, UnionType
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
-from fastapi import Request, Response
+from fastapi import Response
 from pydantic import BaseModel, create_model
 
 Responses = dict[int | str, dict[str, Any]]
@@ -63,8 +63,9 @@ def raw_response(media_type: str, *, status: int = 200) -> Responses:
     return {status: {"content": {media_type: {"schema": binary}}}}
 
 
-def accepts_gzip(request: Request) -> bool:
-    return "gzip" in request.headers.get("accept-encoding", "")
+def accepts_gzip(headers: Mapping[str, str]) -> bool:
+    """Whether a request with these headers, by lower-case names, may be answered compressed."""
+    return "gzip" in headers.get("accept-encoding", "")
 
 
 def compressed(body: bytes) -> bytes:

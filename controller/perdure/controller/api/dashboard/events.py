@@ -2,6 +2,9 @@
 
 Hints are merged, at most four a second for each follower, and the first after a quiet time is sent at once. They are
 not numbered: a follower that was cut off reads everything again.
+
+The more followers, the rarer are the hints of each, and they are sent to one follower after the other: all of them read
+what they show again, and the reports of nodes would have to wait for that.
 """
 
 from __future__ import annotations
@@ -28,6 +31,10 @@ router = APIRouter(
 
 MAX_FOLLOWERS = 500
 MIN_INTERVAL_S = 0.25
+MAX_INTERVAL_S = 1.0
+"""However many followers there are."""
+MAX_HINTS_PER_S = 250.0
+"""Of all followers together, if `MAX_INTERVAL_S` allows it."""
 HEARTBEAT_S = 10.0
 _CHECK_S = 1.0  # how often it is checked that the token or the session is still valid
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -42,27 +49,33 @@ async def events(
     timeout_s: Annotated[float | None, Query(ge=0, description="end the stream after this time")] = None,
 ) -> StreamingResponse:
     """Hints that jobs have changed which the caller may see: an event `jobs` with `{"ids": […]}`, or with
-    `{"many": true}` for more than 200 jobs at once. `hello` is the first event; a comment is sent every 10 s without a
-    hint. The stream ends when the caller's token is revoked or expires."""
+    `{"many": true}` for more than 200 jobs at once. They come at most four times a second, and once a second if
+    hundreds follow. `hello` is the first event; a comment is sent every 10 s without a hint. The stream ends when the
+    caller's token is revoked or expires."""
     context = caller.context
     if context.job_updates.num_feeds >= MAX_FOLLOWERS:
         raise Overloaded(f"{MAX_FOLLOWERS} browsers follow this controller already", status=503)
     sessions: BrowserSessions = request.app.state.browser_sessions
-    hints = _hints(caller, sessions, session, math.inf if timeout_s is None else timeout_s)
+    owners: JobOwnerCache = request.app.state.job_owners
+    hints = _hints(caller, sessions, session, owners, math.inf if timeout_s is None else timeout_s)
     return StreamingResponse(hints, media_type="text/event-stream", headers=_HEADERS)
 
 
 async def _hints(
-    caller: Caller, sessions: BrowserSessions, session: BrowserSession | None, timeout_s: float
+    caller: Caller, sessions: BrowserSessions, session: BrowserSession | None, owners: JobOwnerCache, timeout_s: float
 ) -> AsyncIterator[bytes]:
     """Ends after `timeout_s`, with the session, and when the server stops."""
     loop = asyncio.get_running_loop()
     ends_at, context = loop.time() + timeout_s, caller.context
-    owners, silent_since = JobOwnerCache(context.database), loop.time()
+    silent_since = loop.time()
     with context.job_updates.subscribe_all() as feed:
         yield _event("hello", {"controller": context.controller_id, "started_at": context.started_at})
         while (left_s := ends_at - loop.time()) > 0:
-            changed = await feed.wait(min(_CHECK_S, left_s))
+            await feed.wait(min(_CHECK_S, left_s))
+            wait_s, interval_s = pace(feed.number, context.job_updates.num_feeds)
+            if wait_s:
+                await asyncio.sleep(wait_s)
+            changed = feed.take()
             if feed.is_closed or not await _goes_on(caller, sessions, session):
                 return
             if changed and caller.sees is not None:
@@ -75,10 +88,18 @@ async def _hints(
             elif loop.time() >= silent_since + HEARTBEAT_S - MIN_INTERVAL_S:
                 yield b":\n\n"
             else:
-                await asyncio.sleep(MIN_INTERVAL_S)
+                await asyncio.sleep(interval_s - wait_s)
                 continue
             silent_since = loop.time()
-            await asyncio.sleep(MIN_INTERVAL_S)
+            await asyncio.sleep(interval_s - wait_s)
+
+
+def pace(number: int, followers: int) -> tuple[float, float]:
+    """How long the follower with this number waits before a hint, and the shortest time between two, in seconds. A
+    follower alone never waits."""
+    wanted_s = followers / MAX_HINTS_PER_S
+    interval_s = min(max(MIN_INTERVAL_S, wanted_s), MAX_INTERVAL_S)
+    return (number % followers) / followers * min(wanted_s, interval_s), interval_s
 
 
 async def _goes_on(caller: Caller, sessions: BrowserSessions, session: BrowserSession | None) -> bool:

@@ -41,7 +41,7 @@ def recent_job(
         "lost_usd": lost and lost.lost_usd,
     }
     body = bytes(JSONResponse({**job, **totals}).body)  # serialized here, in a worker thread
-    is_gzip = accepts_gzip(request)
+    is_gzip = accepts_gzip(request.headers)
     return json_bytes(compressed(body) if is_gzip else body, is_gzip=is_gzip)
 
 

@@ -20,15 +20,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.controller.api.access.permissions import Caller
 from perdure.controller.api.access.permitted_objects import MAX_ID, ChangeableJob, VisibleJob, no_such_job
-from perdure.controller.api.access.shared_answers import SharedAnswers
+from perdure.controller.api.access.shared_reads import SharedReads
 from perdure.controller.api.auth import Reader, Runner, Slots
 from perdure.controller.api.context import ApiContext
-from perdure.controller.api.schemas import accepts_gzip, compressed, error_responses, json_bytes, json_response
+from perdure.controller.api.schemas import compressed, error_responses, json_bytes, json_response
 from perdure.controller.clouds.base.protocol import ExplainsWaits, Interruptible
 from perdure.controller.peers import peer_messages
 from perdure.controller.reconcile.work_items import JobEvent
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.store.access import audit, owners
+from perdure.controller.store.access.roles import AccessRight
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.queries import globs, search, wait_reasons
 from perdure.controller.store.queries import job_listing as queries
@@ -176,12 +177,11 @@ async def queue(
         glob,
         user=user if caller.sees is None else caller.sees,
     )
-    shared = shared and limit <= _MAX_SHARED_LIMIT
-    is_gzip = shared and accepts_gzip(request)  # compressed once for all viewers
-    compute = partial(_computed_page, caller.context, filter_, caller.sees, is_gzip)
-    answers: SharedAnswers = request.app.state.shared_answers
-    key = (caller.sees, is_gzip, limit, before, skip_finished, status, name, ids, user)
-    return json_bytes(await (answers.of(key, compute) if shared else compute()), is_gzip=is_gzip)
+    compute = partial(_computed_page, caller.context, filter_, caller.sees)
+    if not shared or limit > _MAX_SHARED_LIMIT:
+        return json_bytes(await compute(False), is_gzip=False)
+    reads: SharedReads = request.app.state.shared_reads
+    return await reads.answer(request, caller, AccessRight.READ, compute)  # compressed once for all viewers
 
 
 async def _computed_page(context: ApiContext, filter_: Filter, sees: str | None, is_gzip: bool) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,21 +47,25 @@ class Subscription:
 
 
 class ChangeFeed:
-    """The ids of all jobs that change. `JobUpdates.subscribe_all` creates it; use it on the event loop."""
+    """The ids of all jobs that change. `JobUpdates.subscribe_all` creates it; use it on the event loop.
 
-    def __init__(self) -> None:
+    `number`: how many feeds were created before it.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
         self._changed: set[int] = set()
         self._has_many = False
         self._woken = asyncio.Event()
         self.is_closed = False
 
-    async def wait(self, timeout_s: float) -> frozenset[int] | None:
-        """Wait for changes since the last return, and return the ids of these jobs; after `timeout_s`, none.
-
-        Returns None if more than `MAX_CHANGED_IDS` jobs have changed.
-        """
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until there is something to take, for `timeout_s` at most."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), timeout_s)
+
+    def take(self) -> frozenset[int] | None:
+        """The ids of the jobs that have changed since the last call; None if they are more than `MAX_CHANGED_IDS`."""
         changed = None if self._has_many else frozenset(self._changed)
         self._changed.clear()
         self._has_many = False
@@ -88,6 +93,7 @@ class JobUpdates:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscriptions: dict[int, set[Subscription]] = {}
         self._feeds: set[ChangeFeed] = set()
+        self._feed_numbers = itertools.count()
         self._changed: deque[int] = deque()
         self._is_flush_scheduled = False
         #: Different after every change of a job.
@@ -129,7 +135,7 @@ class JobUpdates:
     def subscribe_all(self) -> Iterator[ChangeFeed]:
         """Enter this context before reading any job."""
         self._loop = asyncio.get_running_loop()
-        feed = ChangeFeed()
+        feed = ChangeFeed(next(self._feed_numbers))
         self._feeds.add(feed)
         try:
             yield feed

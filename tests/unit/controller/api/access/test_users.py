@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
+from perdure.controller.api.access.job_owner_cache import JobOwnerCache
 from perdure.controller.api.access.permissions import ALL, Caller, authenticate_token
 from perdure.controller.api.access.registry import AccessRegistry
 from perdure.controller.api.dashboard import events
@@ -181,9 +182,10 @@ def test_open_streams__end_when_the_token_is_revoked(installation: Installation)
         session = asyncio.ensure_future(while_valid(who, asyncio.sleep(3600)))
         transcript = JobTranscript(context.database, context.logs, ALICES)
         followed = logs._stream(who, transcript, (), 0, True)
-        hints = events._hints(who, BrowserSessions(context), None, 3600.0)
+        owners = JobOwnerCache(context.database)
+        hints = events._hints(who, BrowserSessions(context), None, owners, 3600.0)
         signed_in = BrowserSession(f"{token_id}~x", context.clock.now(), context.clock.now() + 3600)
-        of_browser = events._hints(who, BrowserSessions(context), signed_in, 3600.0)
+        of_browser = events._hints(who, BrowserSessions(context), signed_in, owners, 3600.0)
         for stream in (hints, of_browser):
             assert (await anext(stream)).startswith(b"event: hello")
         streams = [asyncio.ensure_future(_drain(stream)) for stream in (followed, hints, of_browser)]
@@ -209,7 +211,8 @@ def test_hints__name_the_callers_jobs_only(installation: Installation) -> None:
     context = installation.daemon.api_context
 
     async def scenario() -> list[bytes]:
-        hints = events._hints(caller(installation, "bob"), BrowserSessions(context), None, 3600.0)
+        owners = JobOwnerCache(context.database)
+        hints = events._hints(caller(installation, "bob"), BrowserSessions(context), None, owners, 3600.0)
         received = [await anext(hints)]
         for job_id in (ALICES, 3, ALICES):
             context.job_updates.publish_job(job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from perdure.controller.api.access.job_owner_cache import JobOwnerCache
 from perdure.controller.api.access.permissions import ALL, Caller
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard import events
@@ -33,7 +35,8 @@ def follow(
     async def run() -> None:
         updates = JobUpdates()
         context = replace(dashboard.daemon.api_context, job_updates=updates)
-        stream = events._hints(of(context), BrowserSessions(context), session, 3600.0)
+        owners = JobOwnerCache(context.database)
+        stream = events._hints(of(context), BrowserSessions(context), session, owners, 3600.0)
         parsed = _events(stream)
 
         async def next_event() -> Event:
@@ -76,6 +79,48 @@ def test_events__say_when_many_jobs_change(dashboard: Dashboard) -> None:
         assert await next_event() == ("jobs", {"ids": [5]})
 
     follow(dashboard, scenario)
+
+
+@pytest.mark.parametrize(
+    ("followers", "interval_s", "longest_wait_s"),
+    [(1, 0.25, 0.0), (2, 0.25, 0.008), (50, 0.25, 0.2), (100, 0.4, 0.4), (250, 1.0, 1.0), (500, 1.0, 1.0)],
+)
+def test_pace__spreads_many_followers(followers: int, interval_s: float, longest_wait_s: float) -> None:
+    """Whatever their numbers are: those before them may be gone."""
+    paces = [events.pace(number, followers) for number in range(7, followers + 7)]
+    assert [interval for _, interval in paces] == pytest.approx([interval_s] * followers)
+    waits = sorted(wait_s for wait_s, _ in paces)
+    assert waits[0] == 0.0
+    assert waits[-1] <= longest_wait_s
+    steps = [later - earlier for earlier, later in itertools.pairwise(waits)]
+    assert steps == pytest.approx([min(1 / events.MAX_HINTS_PER_S, events.MAX_INTERVAL_S / followers)] * len(steps))
+
+
+def test_hints__reach_followers_one_after_the_other(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none of them lacks a job that changed while it waited."""
+    monkeypatch.setattr(events, "MAX_HINTS_PER_S", 10.0)
+
+    async def scenario() -> None:
+        updates, received = JobUpdates(), [[] for _ in range(4)]  # type: list[list[int]]
+        context = replace(dashboard.daemon.api_context, job_updates=updates)
+
+        async def read(ids: list[int]) -> None:
+            sessions, owners = BrowserSessions(context), JobOwnerCache(context.database)
+            async for name, data in _events(events._hints(Caller(context, "admin", ALL), sessions, None, owners, 3600)):
+                ids += data["ids"] if name == "jobs" else []
+
+        readers = [asyncio.create_task(read(ids)) for ids in received]
+        await until(lambda: updates.num_feeds == 4)
+        updates.publish_job(1)
+        await until(lambda: [1] in received)
+        assert received != [[1]] * 4, "not all at once"
+        updates.publish_job(2)
+        await until(lambda: received == [[1, 2]] * 4)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+
+    asyncio.run(scenario())
 
 
 def test_events__end_when_the_server_stops(dashboard: Dashboard) -> None:
