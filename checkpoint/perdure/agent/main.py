@@ -22,6 +22,7 @@ from perdure.agent.config import Config
 from perdure.agent.lifecycle import revision
 from perdure.agent.lifecycle.background_task import BackgroundTask
 from perdure.agent.lifecycle.desired_state import DesiredState, ReviseNow, StopNow
+from perdure.agent.lifecycle.home_rescue import HomeRescue
 from perdure.agent.lifecycle.notice_intake import NoticeIntake
 from perdure.agent.lifecycle.saved_home import SavedHome
 from perdure.agent.lifecycle.slot_host import SlotHost
@@ -230,6 +231,8 @@ class Agent:
         try:
             supervisor.run()
             if not self._is_going_down(desired):
+                if spec.is_host:
+                    HomeRescue(self._client, storage, log).start()
                 self._wait_idle(_silence_limit_s(spec, desired.state.ended), desired, channel)
                 return self._power_off()
             log("ended; the machine is going down")

@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# What another attempt on the same disk uses again. `boot.py` has put the agent there.
-_KEPT = frozenset({"agent.lock", "agent.pyz", "artifacts", "attempt", "home.json", "tools"})
+# What another attempt on the same disk uses again. `boot.py` has put the agent there; the caches of mounts may hold
+# files that are not uploaded yet.
+_KEPT = frozenset({"agent.lock", "agent.pyz", "artifacts", "attempt", "files", "home.json", "mounts", "tools"})
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ class NodePaths:
         return self.root / "tools"
 
     @property
+    def files_in_place(self) -> Path:
+        """Of a cluster's node: exists once its files are here. They are the user's, and are never fetched again."""
+        return self.root / "files"
+
+    @property
     def uploads(self) -> Path:
         """Of a replica: which uploads its folders hold, one record for each."""
         return self.root / "upload-records"
@@ -94,8 +100,9 @@ class NodePaths:
     def begin_attempt(self, token: str) -> None:
         """Forget what another attempt has left here: the machine was stopped, and is started again for this one.
 
-        What the machine has installed stays, and what its home had at first. Repeatable. Raises OSError. Without a
-        readable record of the attempt, nothing is forgotten: this one may be running.
+        What the machine has installed stays, what its home had at first, and what mounts have not uploaded yet.
+        Repeatable. Raises OSError. Without a readable record of the attempt, nothing is forgotten: this one may be
+        running.
         """
         digest, record = hashlib.sha256(token.encode()).hexdigest(), self.root / "attempt"
         recorded = record.read_text(errors="replace") if record.exists() else ""

@@ -85,7 +85,6 @@ from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.open_logs import open_logs
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import RENEW_S, TaskCounter
-from perdure.controller.store.queries.usage import usage_reader
 from perdure.controller.submit import schedules
 from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
 from perdure.controller.submit.cluster.clusters import ClusterService
@@ -190,7 +189,7 @@ class Daemon:
             fingerprint=tls.pin if tls else None,
             speed=time_scale.speed,
             quotas=settings.quotas,
-            read_usage=usage_reader(database, clock, always=settings.quotas.limits_launches),
+            database=database,
             on_result=sessions.on_result,
             may_act=member.lease.is_held,
             on_call=metrics.on_cloud_call,

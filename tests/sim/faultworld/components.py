@@ -39,6 +39,7 @@ from perdure.controller.runtime.config.settings import Settings
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.blobs import DirectoryBlobs
+from perdure.controller.store.clusters import home_rescues
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.sql_logs import SqlLogStore
@@ -111,7 +112,10 @@ class Components:
             node_timeout_s=TIMEOUTS.node_timeout_s, monotonic=monotonic, on_log=job_updates.publish_log,
             host_slots=HostSlots(database, clock, KEYRING) if has_clusters else None,
         )  # fmt: skip
-        executor = CloudActions(clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers)
+        executor = CloudActions(
+            clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers,
+            rescue_of=home_rescues.reader(database),
+        )  # fmt: skip
         run = CallOnThread(executor, self._deliver_result, self.lease.is_held)
         self.dispatcher = Dispatcher(WorkerPools(process, 0.3, run), self._deliver_result, clock)
         outbox = None if alone else self._outbox()

@@ -26,6 +26,8 @@ def used(root: Path) -> NodePaths:
         "home.json",
         "agent.pyz",
         "tools/uv",
+        "files",
+        "mounts/k1/cache/vfs/r/b/not-uploaded",
         "stages/run/out",
     ):
         (paths.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +64,13 @@ def test_begin_attempt__writes_the_record_once(tmp_path: Path, monkeypatch: pyte
     assert (paths.root / "attempt").read_text() == OLD_DIGEST
 
 
-def test_begin_attempt__of_another_one_keeps_tools_and_what_the_home_had_at_first(tmp_path: Path) -> None:
+def test_begin_attempt__of_another_one_keeps_what_belongs_to_the_machine(tmp_path: Path) -> None:
     paths = used(tmp_path)
     for _ in range(2):  # an agent that dies meanwhile begins again
         paths.begin_attempt(NEW)
         kept = {str(path.relative_to(paths.root)) for path in paths.root.rglob("*") if path.is_file()}
-        assert kept == {"agent.pyz", "attempt", "home.json", "tools/uv"}
+        of_user = {"files", "mounts/k1/cache/vfs/r/b/not-uploaded"}
+        assert kept == {"agent.pyz", "attempt", "home.json", "tools/uv"} | of_user
         assert paths.run_dir.is_dir()
 
 

@@ -26,6 +26,7 @@ from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.runtime.config.notify_config import NotifyConfig
 from perdure.controller.runtime.metrics.daemon_metrics import DaemonMetrics
 from perdure.controller.runtime.security.keyring import Keyring
+from perdure.controller.store.clusters import home_rescues
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.database import open_database
 from perdure.controller.store.queries import job_listing as queries
@@ -112,6 +113,7 @@ class World:
             artifacts={"agent": "0" * 64},
             unavailable=market.unavailable_offers,
             max_machines=self.max_machines,
+            rescue_of=home_rescues.reader(self.database),
         )
         outbox = NotificationOutbox(self.notify, "test") if self.notify else None
         reports = DecisionReports(JobMetrics(DaemonMetrics(), self.clock), outbox)

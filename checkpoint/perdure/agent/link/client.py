@@ -86,6 +86,11 @@ class ControllerClient:
         except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
             raise Unreachable(f"trading the boot token: {error}") from None
 
+    def report_home(self, problem: str) -> None:
+        """The home that the node spec had asked to save was saved, or why it was not."""
+        with self._open("/home", json.dumps({"problem": problem}).encode()):
+            pass
+
     def download(self, kind: str, digest: str, path: Path) -> None:
         """Download a file of `kind` ("artifacts", "uploads") to `path`: with the right sha256, or not at all."""
         temporary = path.with_name(path.name + ".part")

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -59,11 +60,14 @@ class NodeStorage:
         home: Callable[[Callable[[], Path | None]], KeptHome] | None = None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """`copies_exist`: an earlier agent has made the COPY mounts, which may have been written to since.
+        """`copies_exist`: an earlier agent has made the COPY mounts, which may have been written to since. So it is on
+        the kept disk of a cluster's node.
 
         `home`: makes what keeps the home of a cluster's node, from a function that returns rclone. `log`: the agent's
         own log.
         """
+        self._files_exist = home is not None and paths.files_in_place.exists()
+        copies_exist = copies_exist or self._files_exist
         specs = [_with_absolute_path(mount) for mount in spec.mounts if not (copies_exist and mount["mode"] == "COPY")]
         self.last_snapshot: list[dict[str, Any]] = []
         self._spec = spec
@@ -89,11 +93,13 @@ class NodeStorage:
     def prepare(self, *, with_files: bool) -> None:
         """Fetch the files, mount the buckets. Repeatable. Raises StorageFailed, FetchCancelled, TokenRevoked."""
         try:
-            if with_files:
+            if with_files and not self._files_exist:
                 self._fetcher.fetch_files(self._spec)
             self._retry(self._mount)
             if with_files and self._home is not None:
                 self._restore_home(self._home)
+                with suppress(OSError):  # the disk is full: another start of this machine fetches them again
+                    self._paths.files_in_place.touch()
         except (FetchFailed, MountError, HomeNotKept) as error:
             raise StorageFailed(str(error)) from None
 
@@ -186,6 +192,12 @@ class NodeStorage:
             self._paths.append_to_job_log(f"saved {home.save(target)} files and folders of the home")
         except HomeNotKept as error:
             raise StorageFailed(str(error)) from None
+
+    def rescue_home(self, target: Mapping[str, Any]) -> None:
+        """Save the home after the node has ended: its disk will not be kept. Raises HomeNotKept."""
+        if self._home is None:
+            raise HomeNotKept("this node keeps no home")
+        self._paths.append_to_job_log(f"saved {self._home.save(target)} files and folders of the home")
 
     def _retry(self, operation: Callable[[], None]) -> None:
         """Do it on the mounts, again while the store does not answer. Raises MountError, FetchCancelled, or as fetching

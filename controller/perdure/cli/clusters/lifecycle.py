@@ -162,6 +162,7 @@ Examples:
     "-i", "--idle-minutes-to-autostop", "idle_minutes", type=float, metavar="MINUTES", help="Set autostop, too."
 )
 @click.option("--down", "is_down", is_flag=True, help="With -i: end the cluster instead of stopping it.")
+@click.option("--discard-disks", is_flag=True, help="Launch other machines, and delete the disks that are kept.")
 @wait_for_option
 @idle_below_option
 @click.option("-r", "--retry-until-up", is_flag=True, hidden=True)
@@ -175,6 +176,7 @@ def start(
     output: str,
     idle_minutes: float | None,
     is_down: bool,
+    discard_disks: bool,
     wait_for: Any,
     idle_below: float | None,
     retry_until_up: bool,  # noqa: ARG001 - a cluster waits for machines anyway
@@ -189,7 +191,7 @@ def start(
     def begin(name: str, *, client: Any) -> Any:
         if idle_minutes is not None:
             clusters.autostop(name, idle_minutes, wait_for, is_down, idle_below=idle_below, client=client)
-        return clusters.start(name, client=client)
+        return clusters.start(name, discard_disks=discard_disks, client=client)
 
     words = Words("Start", "Starting", "started")
     _each(names, everything or all_users, yes, asynchronous, words, begin, output)

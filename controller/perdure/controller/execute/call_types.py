@@ -41,6 +41,7 @@ class RetryLater:
     #: Machines that were unknown so far. They are recorded at once: the cloud may stop listing them once they end.
     discovered: events.Launched | None = None
     is_throttled: bool = False  # the cloud asked for fewer calls
+    disks: DiskChange | None = None  # what is to be recorded of the disks of a cluster's machines, with `error`
 
 
 @dataclass(frozen=True)

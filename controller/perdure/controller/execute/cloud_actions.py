@@ -27,21 +27,21 @@ from perdure.controller.clouds.base.protocol import (
     LaunchRequest,
     OpenPorts,
     Owner,
-    Stoppable,
-    StoppedMachineLost,
 )
 from perdure.controller.clouds.machine_options import boot_image
 from perdure.controller.clouds.reachability import NEVER_CALLED
 from perdure.controller.clouds.registry import find_cloud
-from perdure.controller.execute.call_types import IntentOutcome, Lifetimes, RetryLater
+from perdure.controller.execute.call_types import IntentOutcome, RetryLater
 from perdure.controller.execute.machine_ids import MachineIds
+from perdure.controller.execute.stopped_machines import StoppedMachines, attempt_of, lifetimes
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
 from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store import codec
 from perdure.controller.store.clusters import cluster_ports
-from perdure.controller.store.clusters.cluster_disks import DiskChange, DisksInUse, DisksLost, KeptDisks
+from perdure.controller.store.clusters.cluster_disks import DiskChange, DisksInUse, DisksLost
+from perdure.controller.store.clusters.home_rescues import HomeRescue
 from perdure.controller.store.records.intents import Intent, IntentKind
 from perdure.recovery import events
 from perdure.recovery.market.cooldown import unavailable_after_launch
@@ -62,11 +62,6 @@ class StorageActions(Protocol):
 
 # A launch with an ambiguous result is repeated with its token this many times; then it counts as refused.
 _MAX_AMBIGUOUS_RETRIES = 8
-# Between two looks at machines that are to be started again, and are still stopping.
-_STOPPING_POLL_S = 0.5
-# For so long a cloud may refuse to stop machines before they are ended, with their disks: they would run for ever.
-_STOP_REFUSED_S = 60.0
-_ON = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -83,6 +78,11 @@ class CloudActions:
     fingerprint: str | None = None  # of the TLS certificate that nodes pin
     speed: float = 1.0  # of `clock`, relative to real time, in which clouds live
     max_machines: Mapping[str, int] = field(default_factory=dict)  # by cloud; wider launches are refused
+    rescue_of: Callable[[int], HomeRescue | None] = lambda _cluster: None  # of a cluster's homes, if it was begun
+
+    @property
+    def _stopped(self) -> StoppedMachines:
+        return StoppedMachines(self.clock, self.speed, self.rescue_of)
 
     def perform(self, intent: Intent, machines: MachineIds, tries: int) -> IntentOutcome | RetryLater:
         """Perform `intent`. `machines`: the attempt's, as far as they are known. `tries`: how many came before."""
@@ -134,12 +134,14 @@ class CloudActions:
             refused = events.LaunchRefused(intent.task, intent.generation, hold, may_exist=False)
             return IntentOutcome("refused", refused, error=f"{hold.code}: {hold.message}")
         disks: DiskChange | None = None
-        lost = None
         try:
             if resumes := intent.request.get("resumes"):
-                if (resumed := self._resume(cloud, request, resumes)) is None:
-                    return RetryLater(_STOPPING_POLL_S, attempted=False)
-                instances, disks, lost = resumed
+                resumed = self._stopped.start(intent, cloud, request, resumes, tries)
+                if isinstance(resumed, RetryLater):
+                    return resumed
+                if isinstance(resumed, Fault):
+                    return self._launch_failed(intent, request, resumed, tries)
+                instances, disks = resumed, DisksInUse()
             else:
                 failpoint("launch.calling")
                 instances = cloud.launch(request)
@@ -148,30 +150,7 @@ class CloudActions:
             return self._launch_failed(intent, request, cloud.classify(error), tries)
         machines = tuple(events.Machine(i.rank, i.id, i.ip) for i in sorted(instances, key=lambda i: i.rank))
         launched = events.Launched(intent.task, intent.generation, machines)
-        return IntentOutcome("launched", launched, error=lost, lifetimes=_lifetimes(instances), disks=disks)
-
-    def _resume(
-        self, cloud: Cloud, request: LaunchRequest, ids: Sequence[str]
-    ) -> tuple[Sequence[Instance], DiskChange, str | None] | None:
-        """Start the machines whose disks a cluster has kept; others, if they are lost, and why. None: they still stop.
-
-        A machine that runs for another attempt, or for nobody, is left to the sweep.
-        """
-        described = cloud.describe(request.offer.region, ids)
-        settled = (InstanceState.STOPPED, InstanceState.GONE)
-        if any(one.state not in settled and one.owner.token != request.owner.token for one in described):
-            return None
-        try:
-            if not isinstance(cloud, Stoppable):
-                raise StoppedMachineLost(f"{cloud.name} starts no machines")
-            failpoint("disk.starting")
-            started = cloud.start(request, ids)
-            failpoint("disk.started")
-            return started, DisksInUse(), None
-        except StoppedMachineLost as error:
-            log.warning("disks.lost", cloud=cloud.name, job=request.owner.job_id, instances=list(ids), error=str(error))
-            text = f"other machines are launched, without what was on the disks, because a machine is gone: {error}"
-            return cloud.launch(request), DisksLost(), text
+        return IntentOutcome("launched", launched, lifetimes=lifetimes(instances), disks=disks)
 
     def _hold(self, job_id: int, cloud: str) -> UnavailableOffer | None:
         """What holds the cloud for the job. The launch may have been requested before it was held."""
@@ -248,7 +227,7 @@ class CloudActions:
         keeps_disks, lost = intent.request.get("keeps_disks", False), None
         try:
             if keeps_disks:
-                stopped = self._stop(intent, cloud, offer, machines, tries)
+                stopped = self._stopped.stop(intent, cloud, offer, machines, tries)
                 if isinstance(stopped, IntentOutcome | RetryLater):
                     return stopped
                 lost = stopped
@@ -266,58 +245,22 @@ class CloudActions:
             pause_s, text = min(60.0, 1.0 * 2.0 ** min(tries, 6)), f"{fault.code}: {fault.message}"
             is_throttled = fault.reason is Reason.THROTTLED
             return RetryLater(pause_s, text, discovered=_launched(intent, discovered), is_throttled=is_throttled)
-        lifetimes = _lifetimes(described)
+        times = lifetimes(described)
         may_live = is_new and (len(described) < len(ranks) or not ranks)
         if all(i.state is InstanceState.GONE for i in described) and not may_live:
             failpoint("terminate.confirmed")
             preempted = any(i.gone_reason is Reason.PREEMPTED for i in described)
             gone = events.AttemptGone(intent.task, intent.generation, preempted)
             disks = DisksLost() if keeps_disks else None
-            return IntentOutcome("gone", gone, error=lost, lifetimes=lifetimes, disks=disks)
+            return IntentOutcome("gone", gone, error=lost, lifetimes=times, disks=disks)
         return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)), lost, discovered=_launched(intent, discovered))
-
-    def _stop(
-        self, intent: Intent, cloud: Cloud, offer: Offer, machines: MachineIds, tries: int
-    ) -> IntentOutcome | RetryLater | str | None:
-        """Stop the machines instead, so that their disks are kept. Otherwise why they cannot be, if there are any."""
-        is_new, request = self._may_be_unlisted(machines.since), intent.request
-        # A start whose result is unknown may have started the machines that it was to start.
-        ids = [id for _, id in sorted(machines.known)] or request["resumes"] or []
-        described = cloud.describe(offer.region, ids)
-        is_complete = len(described) == len(ids)
-        if not isinstance(cloud, Stoppable) or not ids:
-            return None
-        gone_ids = {*ids} - {one.id for one in described if one.state is not InstanceState.GONE}
-        if any(one.state is InstanceState.GONE for one in described) or not (is_complete or is_new):
-            return f"no disk is kept, because a machine is gone: {', '.join(sorted(gone_ids))}"
-        if any(one.state in _ON and _attempt_of(one) != intent.attempt_key for one in described):
-            # Another attempt has started them since, unless the cloud does not show yet that this one has.
-            gone = events.AttemptGone(intent.task, intent.generation)
-            return RetryLater(1.0) if is_new else IntentOutcome("taken over", gone)
-        if is_complete and all(one.state is InstanceState.STOPPED for one in described):
-            price = cloud.disk_price_per_hour(offer, request["disk_gib"], request["disk_tier"])
-            kept = KeptDisks(tuple(ids), request["offer"], price)
-            gone = events.AttemptGone(intent.task, intent.generation)
-            return IntentOutcome("stopped", gone, lifetimes=_lifetimes(described), disks=kept)
-        try:
-            failpoint("disk.stopping")
-            cloud.stop(offer.region, ids)
-            failpoint("disk.stopped")
-        except Exception as error:
-            fault = cloud.classify(error)
-            is_overdue = self.clock.now() - intent.created_at > _STOP_REFUSED_S * self.speed
-            is_definite = fault.kind not in (FaultKind.AMBIGUOUS, FaultKind.RETRY_LATER)
-            if not (is_definite and is_overdue and any(one.state in _ON for one in described)):
-                raise
-            return f"no disk is kept, because {cloud.name} does not stop the machines: {fault.code}: {fault.message}"
-        return RetryLater(min(5.0, 0.05 * 2.0 ** min(tries, 7)))
 
     def _list_by_token(self, cloud: Cloud, region: str, intent: Intent) -> tuple[events.Machine, ...]:
         """The machines of an attempt in `region` whose launch has no known result. Other regions may be silent."""
         owned, failures = list_known(cloud, intent.request["controller"])
         if region in failures:
             raise failures[region]
-        own = (i for i in owned if _attempt_of(i) == intent.attempt_key)
+        own = (i for i in owned if attempt_of(i) == intent.attempt_key)
         return tuple(events.Machine(i.rank, i.id, i.ip) for i in own)
 
 
@@ -347,14 +290,6 @@ def _shorten_early_backoff(result: IntentOutcome | RetryLater, tries: int) -> In
     if not isinstance(result, RetryLater):
         return result
     return replace(result, after_s=min(result.after_s, 2.0 ** min(tries, 10)))
-
-
-def _attempt_of(instance: Instance) -> AttemptKey:
-    return (instance.owner.job_id, instance.owner.task, instance.owner.generation)
-
-
-def _lifetimes(instances: Sequence[Instance]) -> Lifetimes:
-    return {i.rank: (i.launched_at, i.ended_at) for i in instances}
 
 
 def _may_be_outdated(instance: Instance | None) -> bool:

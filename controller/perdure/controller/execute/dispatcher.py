@@ -39,7 +39,7 @@ class Dispatcher:
     """Tracks the open intents of this controller's jobs.
 
     A termination waits for the result of the same attempt's launch: ending machines while they are still being launched
-    would miss some of them. A launch that has not begun is withdrawn instead.
+    would miss some of them. A launch that has not begun, or waits to begin, is withdrawn instead.
     """
 
     calls: CallSubmitter
@@ -49,6 +49,8 @@ class Dispatcher:
     _launching: dict[int, set[AttemptKey]] = field(default_factory=dict)  # by job
     _deferred: dict[AttemptKey, Intent] = field(default_factory=dict)  # terminations that wait for a launch
     _queued: dict[AttemptKey, tuple[Intent, Future[Any]]] = field(default_factory=dict)  # launches
+    _waiting: set[AttemptKey] = field(default_factory=set)  # launches that called no cloud yet, and will try again
+    _withdrawn: set[int] = field(default_factory=set)  # launches, by intent, whose outcome is not recorded yet
     _open: dict[int, set[int]] = field(default_factory=dict)  # intents by job
     _begun_at: dict[int, float] = field(default_factory=dict)  # terminations, by intent: when no launch was open
 
@@ -74,6 +76,9 @@ class Dispatcher:
             # The last call of a launch without a result ended just now, perhaps long after the termination was
             # decided. Its machine may exist although the cloud does not list it yet.
             machines = replace(machines, since=self._begun_at.setdefault(intent.id, self.clock.now()))
+        if intent.id in self._withdrawn:
+            return
+        self._waiting.discard(key)
         done = self.calls.submit(PerformIntent(intent, machines, self._tries[intent.id]))
         if intent.kind is IntentKind.LAUNCH:
             self._queued[key] = (intent, done)
@@ -85,9 +90,12 @@ class Dispatcher:
         machines it launched and what they cost.
         """
         launch, done = self._queued.get(key, (None, None))
-        if launch is None or done is None or self._tries[launch.id] > 0 or not done.cancel():
+        if launch is None or done is None or self._tries[launch.id] > 0:
+            return
+        if key not in self._waiting and not done.cancel():
             return
         del self._queued[key]
+        self._withdrawn.add(launch.id)
         self.on_result(IntentResult(launch, IntentOutcome("withdrawn", events.LaunchCancelled(*key[1:]))))
 
     def describe(self, key: AttemptKey, offer: Offer, machines: MachineIds) -> None:
@@ -95,10 +103,19 @@ class Dispatcher:
         if machines.known:
             self.calls.submit(DescribeAttempt(key, offer, machines))
 
-    def count_attempt(self, intent: Intent) -> int:
-        """Count a try whose result was not final. Returns how many there were."""
-        self._tries[intent.id] += 1
-        return self._tries[intent.id]
+    def count_attempt(self, intent: Intent, *, attempted: bool) -> int:
+        """Count a try whose result was not final. Returns how many there were, or 0 if it called no cloud.
+
+        A launch that called none is withdrawn if a termination waits for it.
+        """
+        if attempted:
+            self._tries[intent.id] += 1
+            return self._tries[intent.id]
+        if intent.kind is IntentKind.LAUNCH:
+            self._waiting.add(intent.attempt_key)
+            if intent.attempt_key in self._deferred:
+                self._withdraw(intent.attempt_key)
+        return 0
 
     def complete(self, intent: Intent) -> Intent | None:
         """Stop tracking `intent`: its outcome is recorded. Returns the intent that waited for it, if there is one."""
@@ -107,6 +124,8 @@ class Dispatcher:
         self._begun_at.pop(intent.id, None)
         if intent.kind is not IntentKind.LAUNCH:
             return None
+        self._withdrawn.discard(intent.id)
+        self._waiting.discard(intent.attempt_key)
         _discard(self._launching, intent.job_id, intent.attempt_key)
         self._queued.pop(intent.attempt_key, None)
         return self._deferred.pop(intent.attempt_key, None)
@@ -120,8 +139,10 @@ class Dispatcher:
         for intent_id in self._open.pop(job_id, ()):
             self._tries.pop(intent_id, None)
             self._begun_at.pop(intent_id, None)
+            self._withdrawn.discard(intent_id)
         for key in self._launching.pop(job_id, ()):
             self._deferred.pop(key, None)
+            self._waiting.discard(key)
             if key in self._queued:
                 self._queued.pop(key)[1].cancel()
 

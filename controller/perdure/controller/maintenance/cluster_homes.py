@@ -1,5 +1,6 @@
-"""Creates the buckets that keep the homes of clusters whose disks end with a stop. Removes those of clusters that are
-down, the disks that these have kept, and the rules that opened their ports.
+"""Creates the buckets that keep the homes of clusters whose disks end with a stop, or cannot be kept.
+
+Removes those of clusters that are down, the disks that these have kept, and the rules that opened their ports.
 
 Called every few seconds. The row comes before the bucket, so a crash leaves no bucket that nobody knows. Any controller
 may do it, and twice does no harm. A store that fails costs the cluster nothing but its home: `perdure status` says so.
@@ -54,6 +55,7 @@ class ClusterHomes:
         with self.database.connect() as conn:
             missing, unneeded = cluster_homes.missing(conn, now - _RETRY_S), cluster_homes.unneeded(conn)
             missing = [row for row in missing if not cluster_disks.keeps_disks(conn, row.job_id, row.generation)]
+            missing += cluster_homes.missing_for_rescues(conn, now - _RETRY_S)
         for row in missing:
             if (store := self._store_for(row.cloud)) is not None:
                 self._create(row.cluster_id, store, now)

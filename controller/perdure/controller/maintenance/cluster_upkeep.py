@@ -57,7 +57,7 @@ class ClusterUpkeep:
             if overdue:
                 self.service.cancel(overdue, None)
             if stray:
-                self.service.cancel(stray, self.service.save_home_s)
+                self.service.cancel(stray, self.service.save_s)
             self._record_busy(rows, hosts, floors)
             for row in rows:
                 self._settle(row, hosts.get(row.id))

@@ -22,7 +22,7 @@ from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.runtime.security.secret_refs import GIT_CREDENTIALS, resolve_secrets
 from perdure.controller.store import grid
-from perdure.controller.store.clusters import cluster_disks, cluster_homes
+from perdure.controller.store.clusters import cluster_disks, cluster_homes, home_rescues
 from perdure.controller.store.codec import decode_offer, decode_requirement
 from perdure.controller.store.engine.database import UNAVAILABLE
 from perdure.controller.store.engine.rows import as_dicts
@@ -113,17 +113,24 @@ class NodeSpecBuilder:
             "runtime": spec.get("runtime"),
             "container": container,
             "host": spec.get("host", False),
-            "home": self._home(conn, row) if spec.get("host") else None,
+            **(self._homes(conn, row, (key, rank)) if spec.get("host") else {"home": None}),
             "probe": resolve_secrets(spec["probe"], secrets) if "probe" in spec else None,
             "revision": spec.get(changes.REVISION, 0),
         }
 
-    def _home(self, conn: Connection, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _homes(self, conn: Connection, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
+        """`home`, and with it `rescue`, if a host must save it now although it has ended."""
+        rescues = home_rescues.is_asked(conn, place)
+        home = self._home(conn, row, is_needed=rescues)
+        return {"home": home, "rescue": True} if rescues and home is not None else {"home": home}
+
+    def _home(self, conn: Connection, row: Mapping[str, Any], *, is_needed: bool) -> dict[str, Any] | None:
         """Where a host keeps its home, in the form of a mount; None if on its disk, nowhere, or its cluster is down.
 
-        Machines whose disks will be kept restore the home that others have saved, if some have.
+        Machines whose disks will be kept restore the home that others have saved, if some have. `is_needed`: the disk
+        will not be kept.
         """
-        if cluster_disks.launch_request(conn, row["job_id"], row["generation"]).get("resumes"):
+        if not is_needed and cluster_disks.launch_request(conn, row["job_id"], row["generation"]).get("resumes"):
             return None
         home, cloud = cluster_homes.wanted_of(conn, row["cluster_id"]), row["offer"]["cloud"]
         if home is None or home.store not in self.storage.stores or (home.store == "local") != (cloud == "local"):

@@ -263,11 +263,12 @@ class Reconciler:
             return  # the job has gone to another controller
         if retry.discovered is not None:
             self._decide(JobEvent(intent.job_id, retry.discovered))
-        wake_at = self._clock.now() + retry.after_s * self._speed
-        tries = self._dispatcher.count_attempt(intent) if retry.attempted else 0
+        now = self._clock.now()
+        wake_at = now + retry.after_s * self._speed
+        tries = self._dispatcher.count_attempt(intent, attempted=retry.attempted)
         if retry.error is not None and tries == intent.try_count + 1:  # the first one since it was taken up here
             self._decide(work_items.retry_event(intent, retry.error))
-        self._recorder.record_retry(intent, retry, wake_at)
+        self._recorder.record_retry(intent, retry, now, wake_at)
         self._schedule(wake_at, intent)
 
     # --- decide, record, act ------------------------------------------------------------------------------

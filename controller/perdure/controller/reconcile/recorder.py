@@ -171,13 +171,15 @@ class Recorder:
         except Exception:
             log.exception("metrics.failed")
 
-    def record_retry(self, intent: Intent, retry: RetryLater, wake_at: float) -> None:
+    def record_retry(self, intent: Intent, retry: RetryLater, now: float, wake_at: float) -> None:
         """Record the error of a try whose result is not final. Best effort: the next try reports its error again."""
         if retry.error is None:
             return
         try:
             with self.database.begin() as conn:
                 intents.record_failed_try(conn, intent.id, error=retry.error, wake_at=wake_at)
+                if retry.disks is not None:
+                    cluster_disks.record(conn, intent.request["cluster_id"], retry.disks, now)
         except UNAVAILABLE as error:
             log.warning("database.unavailable", error=str(error))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from perdure.controller.execute.call_types import DescribeResult, IntentOutcome, IntentResult, RetryLater
 from perdure.controller.runtime.keys import AttemptKey
-from perdure.controller.store.clusters.cluster_disks import DisksLost
+from perdure.controller.store.clusters.cluster_disks import DisksLost, KeptDisks
 from perdure.controller.store.records.intents import Intent
 from perdure.controller.store.records.job_claims import Claim
 from perdure.recovery import events
@@ -121,7 +121,7 @@ def work_item_of(result: IntentResult | DescribeResult) -> JobEvent | RetryInten
     if isinstance(outcome, RetryLater):
         return RetryIntent(intent, outcome)
     notes: tuple[TimelineEntry, ...] = ()
-    if isinstance(outcome.disks, DisksLost) and outcome.error is not None:
+    if isinstance(outcome.disks, DisksLost | KeptDisks) and outcome.error is not None:
         notes = (TimelineEntry("disks.lost", intent.task, intent.generation, message=outcome.error),)
     return JobEvent(intent.job_id, outcome.event, performed=(intent, outcome), notes=notes)
 

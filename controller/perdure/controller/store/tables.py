@@ -19,6 +19,7 @@ from perdure.controller.store.clusters.tables import (
     ClusterPortsRow,
     ClusterRow,
     ClusterSlotRow,
+    HomeRescueRow,
     JobScheduleRow,
 )
 from perdure.controller.store.logs.series.tables import NodeMetricsRow
@@ -33,6 +34,7 @@ __all__ = [
     "ClusterPortsRow",
     "ClusterRow",
     "ClusterSlotRow",
+    "HomeRescueRow",
     "JobScheduleRow",
     "NodeMetricsRow",
     "NotificationRow",

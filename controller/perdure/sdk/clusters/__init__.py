@@ -278,11 +278,13 @@ def start(
     retry_until_up: bool = False,  # noqa: ARG001 - a cluster waits for machines anyway
     down: bool = False,
     *,
+    discard_disks: bool = False,
     client: Client | None = None,
 ) -> Request[ClusterHandle]:
-    """Launch machines for a cluster that is stopped, or has lost them."""
+    """Launch machines for a cluster that is stopped, or has lost them. `discard_disks`: not those that it has kept."""
     client = client or _client()
-    cluster = _call(client, api_types.Cluster, "POST", cluster_name, "/start", body={})
+    body = {"discard_disks": True} if discard_disks else {}
+    cluster = _call(client, api_types.Cluster, "POST", cluster_name, "/start", body=body)
     if idle_minutes_to_autostop is not None:
         autostop(cluster_name, idle_minutes_to_autostop, wait_for, down=down, client=client)
     started = Launched(cluster["cluster_id"], cluster_name, None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -111,3 +111,46 @@ def test_flush__failure_is_reported_although_the_last_poll_fails(
         storage.flush(None)
     assert storage._durability._stopped.is_set()
     assert "a mount hangs" in log[0]
+
+
+class FakeHome:
+    """Keeps no home."""
+
+    def record_baseline(self) -> None: ...
+
+    def restore(self, _mount: Any, /) -> int:
+        return 0
+
+    def save(self, _mount: Any, /) -> int:
+        return 7
+
+
+class Fetches(Fake):
+    """Counts how often the files were fetched."""
+
+    count = 0
+
+    def fetch_files(self, _spec: NodeSpec) -> None:
+        self.count += 1
+
+
+def test_files__on_a_disk_that_was_kept_are_the_users(tmp_path: Path, paths: NodePaths, bucket: Path) -> None:
+    bucket.mkdir()
+    (bucket / "data.txt").write_text("from the bucket")
+    mount = {"path": str(tmp_path / "copy"), "mode": "COPY", "bucket": str(bucket), "prefix": "", "options": {}}
+    spec = {"version": 1, "job_id": 1, "task_index": 0, "generation": 1, "rank": 0, "num_nodes": 1, "host": True}
+    spec |= {"mounts": [{**mount, "rclone": {"type": "local"}}]}
+    fetcher = Fetches()
+    paths.begin_attempt("first")
+    for token in ("first", "second"):
+        paths.begin_attempt(token)
+        storage = NodeStorage(
+            NodeSpec.parse(spec), cast(Fetcher, fetcher), paths, copies_exist=False, home=lambda _rclone: FakeHome()
+        )
+        storage.prepare(with_files=True)
+        (tmp_path / "copy" / "data.txt").write_text("changed by the user")
+        storage.unmount()
+    assert fetcher.count == 1
+    assert (tmp_path / "copy" / "data.txt").read_text() == "changed by the user"
+    storage.rescue_home({})
+    assert "saved 7 files" in paths.log.read_text()

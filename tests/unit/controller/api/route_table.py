@@ -82,7 +82,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/api/v1/clusters/{name}/jobs"): BAD_INPUT,
     ("POST", "/api/v1/clusters/{name}/cancel"): NOT_THERE,
     ("POST", "/api/v1/clusters/{name}/stop"): NOT_THERE,
-    ("POST", "/api/v1/clusters/{name}/start"): NOT_THERE,
+    ("POST", "/api/v1/clusters/{name}/start"): BAD_INPUT,
     ("POST", "/api/v1/clusters/{name}/down"): NOT_THERE,
     ("POST", "/api/v1/clusters/{name}/autostop"): BAD_INPUT,
     ("GET", "/api/v1/cluster-ids/{cluster_id}"): BAD_INPUT,
@@ -110,6 +110,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/agent/v1/spec"): NODES,
     ("POST", "/agent/v1/token"): (401,) * 7,  # for the boot token of a machine
     # A node gets the files that its own task refers to, and no others.
+    ("POST", "/agent/v1/home"): (401, 401, 401, 204, 204, 401, 401),
     ("GET", "/agent/v1/uploads/{digest}"): (401, 401, 401, 200, 404, 401, 401),
     ("GET", "/agent/v1/artifacts/{digest}"): NODES,
     # A node whose attempt was given up connects and has to stop; an hour after the end its token is invalid.

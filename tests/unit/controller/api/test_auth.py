@@ -65,6 +65,7 @@ class Deployment:
         bodies: dict[str, Any] = {
             "/api/v1/uploads/{digest}": {"content": UPLOADED},
             "/api/v1/session": {"json": {"code": "x"}},
+            "/agent/v1/home": {"json": {"problem": ""}},
             "/api/v1/session/codes/owner": {"json": {"code": "x"}},
             "/api/v1/session/command-line": {"json": {"challenge": "0" * 64}},
             "/api/v1/session/command-line/token": {"json": {"code": "x", "secret": "y"}},

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, insert, select, update
 
 from perdure.controller.maintenance.cluster_homes import ClusterHomes
 from perdure.controller.runtime.clock import ManualClock
-from perdure.controller.store.clusters import cluster_homes
+from perdure.controller.store.clusters import cluster_disks, cluster_homes, home_rescues
 from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.records import clusters, intents
 from perdure.controller.store.records.clusters import Cluster, host_key
@@ -99,6 +99,44 @@ def test_home__has_a_bucket_unless_the_disks_of_the_machines_are_kept(database: 
         intents.add_all(conn, [Intent(UNSAVED, installation.host, 0, 1, IntentKind.LAUNCH, "token", request, 0.0)])
     installation.homes.tick()
     assert bool(installation.stores["s3"].buckets) is not keeps_disks
+
+
+def test_home__has_a_bucket_once_the_cloud_does_not_stop_the_machines(database: Engine) -> None:
+    installation = Installation(database, "aws")
+    with database.begin() as conn:
+        request = {"keeps_disks": True}
+        intents.add_all(conn, [Intent(UNSAVED, installation.host, 0, 1, IntentKind.LAUNCH, "token", request, 0.0)])
+        conn.execute(update(Cluster).values(wanted="STOPPED"))
+    installation.homes.tick()
+    assert installation.row is None
+    with database.begin() as conn:
+        refused = cluster_disks.StopRefused(installation.host, 1, num_nodes=2)
+        cluster_disks.record(conn, installation.cluster, refused, installation.clock.now())
+    installation.homes.tick()
+    assert installation.stores["s3"].buckets == {installation.bucket}
+    with database.connect() as conn:
+        rescue = home_rescues.of_cluster(conn, installation.cluster)
+    assert rescue is not None
+    assert rescue.outcome(installation.clock.now()) is None
+    installation.end()
+    with database.connect() as conn:
+        rescue = home_rescues.of_cluster(conn, installation.cluster)
+    assert rescue is not None
+    assert rescue.outcome(installation.clock.now()) == "the cluster is down"
+
+
+def test_rescue__ends_if_the_bucket_cannot_be_had(database: Engine) -> None:
+    installation = Installation(database, "aws")
+    with database.begin() as conn:
+        home_rescues.begin(conn, installation.cluster, installation.host, 1, 1, installation.clock.now())
+    installation.stores["s3"].fails = True
+    installation.homes.tick()
+    with database.connect() as conn:
+        rescue = home_rescues.of_cluster(conn, installation.cluster)
+    assert rescue is not None
+    outcome = rescue.outcome(installation.clock.now())
+    assert outcome is not None
+    assert outcome.startswith("no home folder was saved, either: bucket")
 
 
 def test_store_that_fails__is_reported_and_tried_again_later(database: Engine) -> None:

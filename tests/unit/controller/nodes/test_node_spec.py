@@ -11,7 +11,7 @@ from sqlalchemy import insert, update
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.runtime.security.keyring import Keyring
-from perdure.controller.store.clusters import cluster_homes
+from perdure.controller.store.clusters import cluster_homes, home_rescues
 from perdure.controller.store.clusters.tables import ClusterRow
 from perdure.controller.store.records import clusters, intents
 from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
@@ -107,13 +107,18 @@ class S3:
 
 
 @pytest.mark.parametrize(
-    ("launch", "is_mounted"),
-    [({}, True), ({"keeps_disks": True}, True), ({"keeps_disks": True, "resumes": ["i"]}, False)],
+    ("launch", "is_refused", "is_mounted"),
+    [
+        ({}, False, True),
+        ({"keeps_disks": True}, False, True),
+        ({"keeps_disks": True, "resumes": ["i"]}, False, False),
+        ({"keeps_disks": True, "resumes": ["i"]}, True, True),
+    ],
 )
 def test_home__is_restored_unless_it_is_on_the_disks_that_start_again(
-    world: World, launch: dict[str, Any], is_mounted: bool
+    world: World, launch: dict[str, Any], is_refused: bool, is_mounted: bool
 ) -> None:
-    """A cluster of spot machines has saved it, and is started on-demand."""
+    """A cluster of spot machines has saved it, and is started on-demand. `is_refused`: its cloud does not stop it."""
     spec = {"setup": None, "run": None, "envs": {}, "workdir": None, "uploads": [], "mounts": [], "host": True}
     row = ClusterRow(name="dev", active_name="dev", wanted="UP", created_at=0, launched_at=0, active_at=0, config={})
     with world.database.begin() as conn:
@@ -128,8 +133,11 @@ def test_home__is_restored_unless_it_is_on_the_disks_that_start_again(
         attempt = {"job_id": job, "task_index": 0, "generation": 1, "state": "RUNNING", "requested_at": 0.0}
         conn.execute(insert(Attempt).values(**attempt, offer={**OFFER, "cloud": "aws", "accelerators": None}))
         intents.add_all(conn, [Intent(UNSAVED, job, 0, 1, IntentKind.LAUNCH, "token", launch, 0.0)])
+        if is_refused:
+            home_rescues.begin(conn, cluster, job, 1, 1, 0.0)
     builder = NodeSpecBuilder(Keyring(b"k" * 32, "user"), S3(), {}, Timeouts())  # type: ignore[arg-type]
     with world.database.connect() as conn:
         built = builder.build(conn, ((job, 0, 1), 0))
     assert built is not None
     assert (built["home"] is not None) is is_mounted
+    assert built.get("rescue", False) is is_refused

@@ -46,6 +46,10 @@ class ClusterJobBody(RequestBody):
     limit_s: float | None = Field(None, gt=0, le=_MAX_LIMIT_S)
 
 
+class StartBody(RequestBody):
+    discard_disks: bool = Field(False, description="on new machines; the disks that are kept are deleted")
+
+
 class LaunchClusterBody(ClusterJobBody):
     name: str | None = Field(None, max_length=200)
     setup: bool = True
@@ -175,10 +179,12 @@ def stop(caller: Runner, name: Name) -> dict[str, Any]:
 
 
 @router.post("/clusters/{name}/start", responses=json_response(api_types.Cluster) | error_responses(404, 409))
-def start(caller: Runner, name: Name) -> dict[str, Any]:
+def start(caller: Runner, name: Name, body: StartBody | None = None) -> dict[str, Any]:
     """Launch machines for a cluster that is stopped, or has lost them."""
-    _record(caller, "cluster.start", name)
-    return _describe(caller, caller.context.cluster_service.start(name, caller.changes).cluster_id)
+    discards = body is not None and body.discard_disks
+    _record(caller, "cluster.start", name, **({"discard_disks": True} if discards else {}))
+    service = caller.context.cluster_service
+    return _describe(caller, service.start(name, caller.changes, discards_disks=discards).cluster_id)
 
 
 @router.post("/clusters/{name}/down", responses=json_response(api_types.Cluster) | error_responses(404))

@@ -1,4 +1,4 @@
-"""Routes for nodes: the node spec and files by digest.
+"""Routes for nodes: the node spec, files by digest, and what became of a home that had to be saved.
 
 `websocket_endpoints` opens the WebSocket of their sessions, and answers most requests for the spec before the router.
 """
@@ -19,6 +19,7 @@ from perdure.controller.api.context import ApiContext
 from perdure.controller.api.routes.uploads import Digest, validate_digest
 from perdure.controller.api.schemas import error_responses, raw_response
 from perdure.controller.reconcile.work_items import JobEvent
+from perdure.controller.store.clusters import home_rescues
 from perdure.controller.store.records.agent_connections import Place, trade_boot_token
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery import events
@@ -43,6 +44,12 @@ class TokenTrade(BaseModel):
     """`nonce`: random, made by the agent and repeated in all of its calls."""
 
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{32,128}$")]
+
+
+class SavedHome(BaseModel):
+    """`problem`: why the home could not be saved; "" if it was."""
+
+    problem: Annotated[str, Field(max_length=2000)] = ""
 
 
 class NodeToken(BaseModel):
@@ -77,6 +84,13 @@ def trade_token(machine: BootingMachine, context: Context, trade: TokenTrade) ->
     raise RequestRejected(
         "this boot token has been traded by another machine", where="Authorization", status=403, fix=_REPLACED
     )
+
+
+@router.post("/home", status_code=204)
+def report_home(node: Node, context: Context, result: SavedHome) -> None:
+    """What has become of the home that the node spec had asked to save (`rescue`). Repeating it changes nothing."""
+    with context.database.begin() as conn:
+        home_rescues.report(conn, node.place, result.problem, context.clock.now())
 
 
 def _raise_alarm(context: ApiContext, place: Place) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, exists, or_, select, update
 
+from perdure.controller.store.clusters import home_rescues
 from perdure.controller.store.engine.database import insert_into
 from perdure.controller.store.records.clusters import DOWN, IS_HOST, Cluster
 from perdure.controller.store.records.intents import IntentKind, Intents
@@ -36,6 +37,7 @@ class KeptDisks:
     instance_ids: tuple[str, ...]
     offer: Mapping[str, Any]
     price_per_hour: float
+    lost: frozenset[str] = frozenset()  # those of them that are gone, and their disks
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,20 @@ class DisksInUse:
 
 
 @dataclass(frozen=True)
+class StopRefused:
+    """The cloud does not stop the machines of an attempt. They will be ended, once their homes are saved."""
+
+    job_id: int
+    generation: int
+    num_nodes: int
+
+
+@dataclass(frozen=True)
 class DisksLost:
     """The machines are gone, and their disks."""
 
 
-DiskChange = KeptDisks | DisksInUse | DisksLost
+DiskChange = KeptDisks | DisksInUse | StopRefused | DisksLost
 
 
 def record(conn: Connection, cluster_id: int, change: DiskChange, now: float) -> None:
@@ -57,6 +68,9 @@ def record(conn: Connection, cluster_id: int, change: DiskChange, now: float) ->
     match change:
         case DisksLost():
             conn.execute(delete(Disk).where(of_cluster))
+            home_rescues.end(conn, cluster_id)
+        case StopRefused():
+            home_rescues.begin(conn, cluster_id, change.job_id, change.generation, change.num_nodes, now)
         case DisksInUse():
             for row in of_clusters(conn, [cluster_id]).get(cluster_id, ()):
                 spent = {"spent_usd": cost_of(row, now), "stopped_at": None}
@@ -71,12 +85,13 @@ def record(conn: Connection, cluster_id: int, change: DiskChange, now: float) ->
                     "instance_id": id,
                     "offer": dict(change.offer),
                     "price_per_hour": change.price_per_hour,
-                    "stopped_at": now,
+                    "stopped_at": None if id in change.lost else now,
                     "spent_usd": known.get(id, 0.0),
                 }
                 for rank, id in enumerate(change.instance_ids)
             ]
             conn.execute(insert_into(conn, Disk), values)
+            home_rescues.end(conn, cluster_id)
 
 
 def of_clusters(conn: Connection, cluster_ids: Collection[int]) -> dict[int, list[Row[Any]]]:

@@ -8,11 +8,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, exists, insert, select, update
 
 from perdure.controller.store.records.clusters import DOWN, IS_HOST, UP, Cluster
-from perdure.controller.store.records.jobs import Attempt, Job
-from perdure.controller.store.tables import ClusterHomeRow
+from perdure.controller.store.records.jobs import Attempt, Job, Task
+from perdure.controller.store.tables import ClusterHomeRow, HomeRescueRow
 from perdure.recovery.statuses import AttemptState
 
 Home = ClusterHomeRow.__table__  # type: ignore[attr-defined]
+Rescue = HomeRescueRow.__table__  # type: ignore[attr-defined]
 
 _OF_HOST = (
     select(Home, Cluster.c.wanted)
@@ -43,6 +44,13 @@ def wanted_of(conn: Connection, cluster_id: int) -> Row[Any] | None:
     return conn.execute(_OF_HOST.where(Home.c.cluster_id == cluster_id, Cluster.c.wanted != DOWN)).first()
 
 
+def has_cached_mounts(conn: Connection, cluster_id: int) -> bool:
+    """Whether the machines of a cluster have writes to buckets in a cache, which they upload before they end."""
+    specs = select(Task.c.spec).join(Job, Job.c.id == Task.c.job_id).where(Job.c.cluster_id == cluster_id, IS_HOST)
+    spec = conn.execute(specs.order_by(Job.c.id.desc()).limit(1)).scalar()
+    return any(mount["mode"] == "MOUNT_CACHED" for mount in (spec or {}).get("mounts", ()))
+
+
 def missing(conn: Connection, tried_before: float) -> list[Row[Any]]:
     """(cluster_id, cloud, job_id, generation) of the clusters with machines and without the bucket.
 
@@ -57,6 +65,20 @@ def missing(conn: Connection, tried_before: float) -> list[Row[Any]]:
         .join(Attempt, Attempt.c.job_id == Job.c.id)
         .where(Cluster.c.wanted == UP, IS_HOST, Attempt.c.state != AttemptState.GONE.value, ~is_recent)
         .order_by(Attempt.c.job_id, Attempt.c.generation)
+    )
+    return list({row.cluster_id: row for row in conn.execute(query)}.values())
+
+
+def missing_for_rescues(conn: Connection, tried_before: float) -> list[Row[Any]]:
+    """(cluster_id, cloud) of the clusters whose machines must save their homes, without the bucket; as `missing`."""
+    has_failed = (Home.c.problem != "") & (Home.c.tried_at >= tried_before)
+    is_recent = exists().where(Home.c.cluster_id == Cluster.c.id, Home.c.is_ready | has_failed)
+    of_attempt = (Attempt.c.job_id == Rescue.c.job_id) & (Attempt.c.generation == Rescue.c.generation)
+    query = (
+        select(Cluster.c.id.label("cluster_id"), Attempt.c.offer["cloud"].as_string().label("cloud"))
+        .join(Rescue, Rescue.c.cluster_id == Cluster.c.id)
+        .join(Attempt, of_attempt)
+        .where(Cluster.c.wanted != DOWN, ~is_recent)
     )
     return list({row.cluster_id: row for row in conn.execute(query)}.values())
 

@@ -70,10 +70,25 @@ class ClusterDiskRow(SQLModel, table=True):
     offer: dict[str, Any] = Field(sa_column=Column(JSON, nullable=False))
     #: Of the disk, while the machine is stopped.
     price_per_hour: float
-    #: Since when the machine is stopped; None while it runs.
+    #: Since when the machine is stopped; None while it runs, or if it is gone.
     stopped_at: float | None = None
     #: What the disk cost while the machine was stopped before.
     spent_usd: float
+
+
+class HomeRescueRow(SQLModel, table=True):
+    """A machine that its cloud does not stop: its home is saved before it is ended. Removed once it is gone."""
+
+    __tablename__ = "home_rescue"
+    cluster_id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    rank: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    #: The attempt whose machine it is.
+    job_id: int
+    generation: int
+    begun_at: float
+    saved_at: float | None = None
+    #: Why the node could not save it.
+    problem: str = Field(default="", sa_column=Column(Text, nullable=False, server_default=""))
 
 
 class ClusterPortsRow(SQLModel, table=True):

@@ -499,3 +499,13 @@ CREATE TABLE cluster_ports (
 	region VARCHAR NOT NULL, 
 	PRIMARY KEY (cluster_id, cloud, region)
 );
+CREATE TABLE home_rescue (
+	cluster_id INTEGER NOT NULL, 
+	rank INTEGER NOT NULL, 
+	job_id INTEGER NOT NULL, 
+	generation INTEGER NOT NULL, 
+	begun_at FLOAT NOT NULL, 
+	saved_at FLOAT, 
+	problem TEXT DEFAULT '' NOT NULL, 
+	PRIMARY KEY (cluster_id, rank)
+);

@@ -34,6 +34,7 @@ from perdure.controller.submit.cluster.cluster_tasks import (
     unchanged_warnings,
     with_secrets,
 )
+from perdure.controller.submit.cluster.discarded_disks import discard_disks
 from perdure.controller.submit.cluster.requests import (
     LaunchOptions,
     OfCluster,
@@ -70,7 +71,7 @@ class ClusterService:
     accept: Accept
     cancel: Cancel
     job_added: Callable[[int, int], None]  # (job id, cluster id): for the queue
-    save_home_s: float = 900.0  # how long the machines of a cluster that is stopped may take to save their homes
+    save_s: float = 900.0  # how long machines that end may save their homes, and upload what cached mounts hold
 
     # --- launch and exec ----------------------------------------------------------------------------------
 
@@ -267,14 +268,16 @@ class ClusterService:
         with self.database.begin() as conn:
             is_wanted = _is_as(conn, seen) and clusters.change(conn, cluster_id, wanted=STOPPED, cause=cause)
             host = _host(conn, cluster_id)
-            home = cluster_homes.wanted_of(conn, cluster_id)
+            saves = cluster_homes.wanted_of(conn, cluster_id) or cluster_homes.has_cached_mounts(conn, cluster_id)
         failpoint("cluster.stopped")
         if is_wanted:
-            self._end_host(host, None if home is None else self.save_home_s)
+            self._end_host(host, self.save_s if saves else None)
 
-    def start(self, name: str, of: str | None = None) -> OfCluster:
-        """Launch machines for a cluster that is stopped, or that has lost its machines."""
+    def start(self, name: str, of: str | None = None, *, discards_disks: bool = False) -> OfCluster:
+        """Launch machines for a cluster that is stopped or has lost them. `discards_disks`: not those that it kept."""
         cluster = self.get(name, of)
+        if discards_disks:
+            discard_disks(self.database, cluster)
         self._want_up(cluster.id)
         self.ensure_host(cluster.id)
         return OfCluster(cluster.id, cluster.name)
@@ -307,10 +310,11 @@ class ClusterService:
                 return
             idle_rules.store(conn, cluster_id, IdleRule())  # nothing of it is left in the facts
             host, unfinished = _host(conn, cluster_id), clusters.unfinished_jobs(conn, cluster_id)
+            uploads = cluster_homes.has_cached_mounts(conn, cluster_id)
         failpoint("cluster.downed")
         if unfinished:
             self.cancel(unfinished, None)
-        self._end_host(host)
+        self._end_host(host, self.save_s if uploads else None)
 
     def give_up(self, cluster: Row[Any]) -> None:
         """The machines of this start could not be had: a new cluster is down, another one is stopped.

@@ -54,6 +54,21 @@ class KeptCluster:
         self.world.run(self.jobs[-1], self.generation, self.nodes)
         return self.jobs[-1]
 
+    def begin_start(self) -> int:
+        """Request a start, as `start` does in the cluster's own zone, without waiting until the machines run."""
+        self.want("UP")
+        zone = self.rows()[0].offer["zone"]
+        self.jobs.append(
+            self.world.submit(
+                nodes=self.nodes,
+                spec={"host": True},
+                need=replace(ON_DEMAND, zone=zone),
+                job={"cluster_id": self.id, "idempotency_key": host_key(self.id, len(self.jobs) + 1)},
+                recovery=Recovery(recovers=False),
+            )
+        )
+        return self.jobs[-1]
+
     @property
     def generation(self) -> int:
         return self.world.view(self.jobs[-1]).tasks[0].attempts[-1].generation
@@ -92,6 +107,10 @@ class KeptCluster:
     def rows(self) -> list[Any]:
         with self.world.database.connect() as conn:
             return list(conn.execute(select(cluster_disks.Disk)))
+
+    def row(self) -> Any:
+        with self.world.database.connect() as conn:
+            return clusters.get(conn, self.id)
 
     def cost(self) -> float:
         return sum(cluster_disks.cost_of(row, self.world.clock.now()) for row in self.rows())

@@ -12,9 +12,12 @@ from perdure.controller.clouds.base.protocol import Instance, InstanceState, Lau
 from perdure.controller.clouds.fake import FakeError
 from perdure.controller.execute.call_types import IntentOutcome
 from perdure.controller.execute.machine_ids import MachineIds
+from perdure.controller.store.clusters import home_rescues
 from perdure.controller.store.records import job_claims
 from perdure.controller.store.records.clusters import host_key
 from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
+from perdure.controller.submit.cluster.discarded_disks import discard_disks
+from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery import events
 from perdure.recovery.job import Recovery
 from perdure.recovery.statuses import NodePhase
@@ -39,19 +42,72 @@ def test_start__that_is_repeated_after_a_broken_connection_starts_them_once(worl
     assert cluster.machines() == dict.fromkeys(before, InstanceState.RUNNING)
 
 
-def test_start__launches_others_if_a_machine_is_lost(world: World) -> None:
+def test_start__says_which_disk_is_lost_and_keeps_the_others(world: World) -> None:
     cluster = KeptCluster(world, nodes=2)
     cluster.start()
     first, second = sorted(cluster.machines())
     cluster.stop()
     world.cloud.crash(second)
-    job = cluster.start()
-    assert cluster.rows() == []
-    assert second in world.timeline(job, "disks.lost")[0]["message"]
-    for _ in range(2):
+    job = cluster.begin_start()
+    world.pass_time(30)
+    message = world.job(job)["message"]
+    assert f"{second} (node 1)" in message
+    assert "1 other disk is kept: `perdure start job --discard-disks`" in message
+    for _ in range(3):
         cluster.sweep.run()
-    assert len(cluster.machines()) == 2
-    assert not {first, second} & set(cluster.machines()), "the disk that is left belongs to nobody"
+    assert cluster.machines() == {first: InstanceState.STOPPED}
+    assert [(row.instance_id, row.stopped_at is None) for row in cluster.rows()] == [(first, False), (second, True)]
+    assert world.cloud.calls["launch"] == 1, "nobody has asked for other machines"
+
+
+def test_start__after_the_only_disk_was_lost_is_on_another_machine(cluster: KeptCluster) -> None:
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.stop()
+    cluster.world.cloud.crash(id)
+    job = cluster.begin_start()
+    cluster.world.pass_time(30)
+    assert "The next `perdure start job` is on new machines" in cluster.world.job(job)["message"]
+    cluster.start()
+    assert id not in cluster.machines()
+    assert len(cluster.machines()) == 1
+
+
+def test_discarded_disks__are_deleted_by_the_sweep(cluster: KeptCluster) -> None:
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.stop()
+    discard_disks(cluster.world.database, cluster.row())
+    cluster.start()
+    for _ in range(3):
+        cluster.sweep.run()
+    assert id not in cluster.machines()
+    assert list(cluster.machines().values()) == [InstanceState.RUNNING]
+
+
+def test_discarded_disks__are_refused_while_they_are_in_use(cluster: KeptCluster) -> None:
+    cluster.start()
+    with pytest.raises(RequestRejected, match="dev has not stopped"):
+        discard_disks(cluster.world.database, cluster.row())
+    cluster.want("STOPPED")
+    cluster.world.deliver(cluster.jobs[-1], events.CancelRequested(60.0))
+    with pytest.raises(RequestRejected, match="still being stopped"):
+        discard_disks(cluster.world.database, cluster.row())
+
+
+def test_stop__keeps_the_other_disks_if_a_machine_is_gone(world: World) -> None:
+    cluster = KeptCluster(world, nodes=2)
+    job = cluster.start()
+    first, second = sorted(cluster.machines())
+    cluster.want("STOPPED")
+    world.deliver(job, events.CancelRequested(60.0))
+    world.cloud.crash(second)
+    for rank in range(2):
+        world.report(job, NodePhase.ENDED, rank=rank, interrupted=True)
+    world.pass_time(60)
+    assert cluster.machines() == {first: InstanceState.STOPPED}
+    assert [row.instance_id for row in cluster.rows()] == [first, second]
+    assert cluster.sweep.run() == 0
 
 
 @pytest.mark.parametrize(
@@ -68,24 +124,74 @@ def test_stop__keeps_no_disks_while_a_controller_lives_that_would_end_them(
     assert list(cluster.machines().values()) == ([InstanceState.STOPPED] if keeps else [])
 
 
-@pytest.mark.parametrize(("code", "is_ended"), [("BadCredentials", True), ("BadRequest", True), ("Throttled", False)])
-def test_stop__that_the_cloud_refuses_ends_the_machines_after_a_while(
-    cluster: KeptCluster, code: str, is_ended: bool
-) -> None:
+REFUSED = pytest.mark.parametrize("code", ["BadCredentials", "BadRequest"])
+
+
+def refuse_stop(cluster: KeptCluster, code: str) -> int:
+    """Stop a cluster whose cloud refuses that for long."""
     job = cluster.start()
-    (id,) = cluster.machines()
     cluster.world.cloud.faults.stop_error = code
     cluster.stop()
-    assert cluster.machines() == {id: InstanceState.RUNNING}, "the permission may be missing for a moment only"
-    cluster.world.pass_time(180)
-    assert cluster.machines() == ({} if is_ended else {id: InstanceState.RUNNING})
-    if is_ended:
-        (entry,) = cluster.world.timeline(job, "disks.lost")
-        assert code in entry["message"]
-        assert cluster.rows() == []
+    assert list(cluster.machines().values()) == [InstanceState.RUNNING], "it may be refused for a moment only"
+    cluster.world.pass_time(90)
+    return job
+
+
+@REFUSED
+def test_stop__that_the_cloud_refuses_ends_the_machines_once_their_homes_are_saved(
+    cluster: KeptCluster, code: str
+) -> None:
+    job = refuse_stop(cluster, code)
+    (id,) = cluster.machines()
+    cluster.world.pass_time(120)
+    assert cluster.machines() == {id: InstanceState.RUNNING}, "its home is on it"
+    place = ((job, 0, 1), 0)
+    with cluster.world.database.begin() as conn:
+        assert home_rescues.is_asked(conn, place)
+        home_rescues.report(conn, place, "", cluster.world.clock.now())
+        assert not home_rescues.is_asked(conn, place)
+    cluster.world.pass_time(30)
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+    (entry,) = cluster.world.timeline(job, "disks.lost")
+    assert code in entry["message"]
+    assert "the home folders were saved to" in entry["message"]
+    with cluster.world.database.connect() as conn:
+        assert home_rescues.of_cluster(conn, cluster.id) is None
+
+
+def test_stop__that_the_cloud_refuses_ends_silent_machines_after_a_while(cluster: KeptCluster) -> None:
+    job = refuse_stop(cluster, "BadRequest")
+    cluster.world.pass_time(home_rescues.LIMIT_S + 60, step_s=10)
+    assert cluster.machines() == {}
+    (entry,) = cluster.world.timeline(job, "disks.lost")
+    assert "0 of 1 home folders were saved within 15 minutes" in entry["message"]
+
+
+def test_stop__that_the_cloud_refuses_is_over_when_the_cluster_is_down(cluster: KeptCluster) -> None:
+    refuse_stop(cluster, "BadRequest")
+    cluster.want("DOWN")
+    cluster.world.pass_time(30)
+    assert cluster.machines() == {}
+
+
+def test_stop__that_the_cloud_refuses_for_a_while_keeps_the_disk(cluster: KeptCluster) -> None:
+    refuse_stop(cluster, "BadRequest")
+    (id,) = cluster.machines()
     cluster.world.cloud.faults.stop_error = None
     cluster.world.pass_time(60)
-    assert cluster.machines() == ({} if is_ended else {id: InstanceState.STOPPED})
+    assert cluster.machines() == {id: InstanceState.STOPPED}
+    with cluster.world.database.connect() as conn:
+        assert home_rescues.of_cluster(conn, cluster.id) is None
+
+
+def test_stop__that_the_cloud_throttles_is_repeated(cluster: KeptCluster) -> None:
+    refuse_stop(cluster, "Throttled")
+    (id,) = cluster.machines()
+    cluster.world.pass_time(180)
+    assert cluster.machines() == {id: InstanceState.RUNNING}
+    cluster.world.cloud.faults.stop_error = None
+    cluster.world.pass_time(60)
+    assert cluster.machines() == {id: InstanceState.STOPPED}
 
 
 def test_end_of_an_attempt__leaves_the_machines_that_another_one_has_started(cluster: KeptCluster) -> None:
@@ -117,6 +223,53 @@ def test_sweep__stops_a_kept_machine_that_runs_for_nobody(cluster: KeptCluster) 
     for _ in range(3):
         cluster.sweep.run()
     assert cluster.machines() == {machine.id: InstanceState.RUNNING}
+
+
+def test_start__stops_a_kept_machine_that_runs_for_nobody_and_says_so(cluster: KeptCluster) -> None:
+    cluster.start()
+    (machine,) = cluster.world.cloud.list_owned("test")
+    cluster.stop()
+    cluster.world.cloud.start(cluster.world.cloud._machines[machine.id].request, [machine.id])
+    job = cluster.begin_start()
+    cluster.world.pass_time(5)
+    assert cluster.machines() == {machine.id: InstanceState.RUNNING}
+    assert {one.owner.job_id for one in cluster.world.cloud.list_owned("test")} == {job}
+    (entry,) = cluster.world.timeline(job, "launch.retry")
+    assert f"{machine.id} was started by somebody else" in entry["message"]
+
+
+def test_down__within_a_start_that_waits_starts_nothing(cluster: KeptCluster) -> None:
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.stop()
+    cluster.world.cloud._machines[id].stopped_at = cluster.world.clock.now() + 60  # it is still stopping
+    job = cluster.begin_start()
+    cluster.world.pass_time(5)
+    cluster.want("DOWN")
+    cluster.world.deliver(job, events.CancelRequested(0.0))
+    cluster.world.pass_time(2)
+    assert cluster.world.view(job).is_finalized
+    cluster.world.pass_time(90)
+    cluster.down()
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+    assert (cluster.world.cloud.calls["start"], cluster.world.cloud.calls["launch"]) == (0, 1)
+
+
+@pytest.mark.parametrize("broken", [1, 2, 8])
+def test_down__within_a_start_that_is_repeated_leaves_nothing(world: World, broken: int) -> None:
+    """The responses of the first tries were lost; some machines run, and others do not."""
+    cluster = KeptCluster(world, nodes=2)
+    cluster.start()
+    cluster.stop()
+    world.cloud.faults.broken_starts = [1] * broken
+    job = cluster.begin_start()
+    cluster.want("DOWN")
+    world.deliver(job, events.CancelRequested(0.0))
+    world.pass_time(300)
+    assert world.view(job).is_finalized
+    cluster.down()
+    assert (cluster.machines(), cluster.rows()) == ({}, [])
+    assert world.cloud.calls["launch"] == 1
 
 
 def test_refused_start__ends_with_a_stop_of_its_machines(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,3 +327,18 @@ def test_queues__take_as_many_queries_for_two_clusters_as_for_one(sky: Sky) -> N
         return len(executed_statements(sky.daemon.database, read))
 
     assert count([sky.cluster(), other.cluster()]) == count([sky.cluster()])
+
+
+CACHED = {**TASK, "file_mounts": {"/out": {"name": "results-of-a-cluster", "mode": "MOUNT_CACHED"}}}
+
+
+@pytest.mark.parametrize(("config", "has_time"), [(TASK, False), (CACHED, True)])
+@pytest.mark.parametrize("verb", ["stop", "down"])
+def test_end__leaves_time_to_upload_what_cached_mounts_hold(
+    sky: Sky, config: dict[str, Any], has_time: bool, verb: str
+) -> None:
+    graces: list[float | None] = []
+    service = replace(sky.service, cancel=lambda _ids, grace_s: graces.append(grace_s))
+    sky.launch(config={name: value for name, value in config.items() if name != "run"})
+    getattr(service, verb)(sky.name)
+    assert graces == [service.save_s if has_time else None]

@@ -1,0 +1,50 @@
+"""A node that has ended, and is asked to save its home after all."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from perdure.agent.lifecycle.home_rescue import HomeRescue
+from perdure.agent.link.client import ControllerClient
+from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
+
+TARGET = {"path": "~", "mode": "MOUNT", "bucket": "perdure-home-1"}
+
+
+class FakeController:
+    """Asks for the home from the second look on."""
+
+    def __init__(self) -> None:
+        self.specs: list[dict[str, Any]] = [{"home": None}, {"home": TARGET, "rescue": True}]
+        self.reports: list[str] = []
+
+    def spec(self) -> dict[str, Any]:
+        return self.specs.pop(0)
+
+    def report_home(self, problem: str) -> None:
+        self.reports.append(problem)
+
+
+class FakeStorage:
+    """Saves the home, or cannot: `problem`."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        self.targets: list[Any] = []
+
+    def rescue_home(self, target: Any) -> None:
+        self.targets.append(target)
+        if self.problem:
+            raise HomeNotKept(self.problem)
+
+
+@pytest.mark.parametrize("problem", ["", "saving the home of rank 0: no space left"])
+def test_home__is_saved_once_the_controller_asks_for_it(problem: str) -> None:
+    controller, storage = FakeController(), FakeStorage(problem)
+    rescue = HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, storage), lambda _line: None)
+    assert not rescue.save_if_asked()
+    assert (storage.targets, controller.reports) == ([], [])
+    assert rescue.save_if_asked()
+    assert (storage.targets, controller.reports) == ([TARGET], [problem])
