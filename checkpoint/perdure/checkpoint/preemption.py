@@ -7,6 +7,7 @@ have these signals handled: a program that never asks would survive a SIGTERM, a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -44,6 +45,36 @@ class _NoticeCache:
 
 
 _cache = _NoticeCache()
+
+
+# --- forks: `terminate` of multiprocessing is no notice to a program's workers ---------------------------------------
+
+_mask_before_fork = threading.local()
+
+
+def _hold_signals() -> None:
+    """Python discards signals that a forked process receives before it runs Python: they are held back until then."""
+    if _cache.previous:
+        _mask_before_fork.value = signal.pthread_sigmask(signal.SIG_BLOCK, _cache.previous)
+
+
+def _release_signals() -> None:
+    mask, _mask_before_fork.value = getattr(_mask_before_fork, "value", None), None
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _forget_signals() -> None:
+    """In the forked process: handle signals as the program did before it asked for notices."""
+    for number, previous in _cache.previous.items():
+        with contextlib.suppress(ValueError):
+            if signal.getsignal(number) is _on_signal:
+                signal.signal(number, previous)  # type: ignore[arg-type]
+    _cache.previous.clear()
+    _release_signals()
+
+
+os.register_at_fork(before=_hold_signals, after_in_parent=_release_signals, after_in_child=_forget_signals)
 
 
 def handle_signals() -> None:

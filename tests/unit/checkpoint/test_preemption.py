@@ -205,3 +205,33 @@ def test_sigusr1__is_a_notice_on_slurm_only(environment: dict[str, str], code: i
             exit_preempted()
     """
     assert run(program, **environment) == ("", code)
+
+
+def test_sigterm__ends_forked_processes_at_once() -> None:
+    """Workers of multiprocessing are ended by SIGTERM: to them it is no notice."""
+    program = """
+        import multiprocessing, signal, time
+        from perdure.checkpoint import preempted
+        signal.signal(signal.SIGTERM, mine := lambda *_: print("mine", flush=True))
+        preempted()
+        fork = multiprocessing.get_context("fork")
+        def say(ready):
+            ready.put(signal.getsignal(signal.SIGTERM) is mine)
+        ready = fork.Queue()
+        child = fork.Process(target=say, args=(ready,))
+        child.start()
+        print(ready.get())
+        child.join()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        preempted()
+        worker = fork.Process(target=time.sleep, args=(600,))
+        worker.start()
+        worker.terminate()
+        worker.join(30)
+        print(worker.exitcode)
+        worker.kill()
+        import os
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(preempted())
+    """
+    assert run(program) == ("True\n-15\nTrue\n", 0)
