@@ -28,6 +28,7 @@ from typing import Any
 
 from perdure.checkpoint import preemption
 from perdure.checkpoint.durability import journal, mounts, status
+from perdure.checkpoint.durability.pending_upload import PendingUpload
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format import manifest, sampling
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
@@ -38,8 +39,8 @@ from perdure.checkpoint.load.listing import StepInfo
 from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.load.state_reader import NewState, StateInto, StateReader
 from perdure.checkpoint.ranks.agreed_load import Choice, load_agreed_step
+from perdure.checkpoint.ranks.agreed_save import AgreedSave
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise, raise_if_any_failed
-from perdure.checkpoint.ranks.exchange_pace import ExchangePace
 from perdure.checkpoint.ranks.group import Group, PeersMissing, TorchGroup, detect_group
 from perdure.checkpoint.save import finish_step, first_upload
 from perdure.checkpoint.save.background import Background
@@ -135,7 +136,8 @@ class Checkpointer:
             journal.set_total_steps(_validate_step(total_steps))
         self._staging = Staging()
         self._background = Background()
-        self._pace = ExchangePace()
+        self._upload = PendingUpload()
+        self._agreed = AgreedSave(prefix, self._group, self._interval, self._final_save, self._upload)
         self._saves = 0
         self._saved_step: int | None = None
         self._written: list[str] = []  # this process's files of the last save
@@ -205,6 +207,7 @@ class Checkpointer:
         self._interval.record_busy(took_s)
         self._final_save.commit_s = took_s
         return done.value
+        self._upload.begin(self._written if pending.directory.is_on_mount else ())
 
     def _gather_parts(self, topic: str, mine: Outcome[list[FileRecord]], doing: str) -> list[list[FileRecord]]:
         try:
@@ -255,27 +258,18 @@ class Checkpointer:
         """Whether to save after `step`: it is due, or the machine is about to be taken and there is time to save.
 
         The same on every rank. What only one process can know (a notice, the time) is exchanged about twice a second,
-        whatever the steps are; if one process has to save, all do.
+        whatever the steps are; if one process has to save, all do. With the interval "auto", a save is not due while it
+        would only wait for the upload of the last one.
         """
-        if self._saved_step == step:
-            return False
-        if self._group.world_size == 1:
-            return self._final_save.can_commit() if preemption.is_noticed() else self._interval.is_due(step)
-        if self._interval.is_last(step) or (self._interval.every_steps is not None and self._interval.is_due(step)):
-            return True
-        if not self._pace.is_due():
-            return False
-        mine = self._final_save.can_commit() if preemption.is_noticed() else self._interval.is_due(step)
-        gathered = self._group.all_gather(f"due-{self._series.prefix}-{step}", [mine, self._pace.call_s()])
-        self._pace.conclude([call_s for _, call_s in gathered])
-        return any(must_save for must_save, _ in gathered)
+        return self._saved_step != step and self._agreed.is_due(step)
 
     def preempted(self) -> bool:
         """Whether this machine is about to be taken (the cloud's notice, or SIGTERM): save, then leave.
 
-        Applies to this process alone: if several train together, another one may receive the notice some steps later.
+        Of several processes that call `should_save` at every step, all receive the same result: whether one of them
+        was asked to stop. They learn of it at a call of `should_save`, within a second.
         """
-        return preemption.preempted()
+        return self._agreed.preempted()
 
     def on_notice(self, call: Callable[[float | None], object]) -> Callable[[], None]:
         """As `perdure.checkpoint.on_notice`: `call` receives the notice's deadline, in a thread of its own."""

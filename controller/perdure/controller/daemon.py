@@ -247,7 +247,7 @@ class Daemon:
         grace_s, speed, one = settings.timeouts.drain_timeout_s, time_scale.speed, partial(accept_one, accept)
         cancel = JobCancellation(database, clock, self._peer_inbox, grace_s, speed).cancel
         cluster_service = ClusterService(database, clock, keyring, one, cancel, queue.job_added)
-        wake, me = self._notifications.wake, member.controller_id
+        wake, me, idle_s = self._notifications.wake, member.controller_id, settings.nodes.power_off_after_s
         of_jobs, of_nodes = (self._ownership, submissions, one, cancel), (sessions, logs, metrics)
         timeline = ServiceTimeline(notify, me, wake)
         self._services = services = build_services(settings, database, member, tls, timeline, *of_jobs, *of_nodes)
@@ -273,7 +273,7 @@ class Daemon:
             job_updates=job_updates,
             peer_inbox=self._peer_inbox,
             logs=logs,
-            node_specs=NodeSpecBuilder(keyring, storage, digests, settings.timeouts, settings.nodes.power_off_after_s),
+            node_specs=NodeSpecBuilder(keyring, storage, digests, settings.timeouts, idle_s, market.mean_uptime_s),
             compiler=compiler,
             submissions=submissions,
             submission_batcher=SubmissionBatcher(accept, inbox.backlog),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 INTERVAL_S = 0.5  # a notice is known to all within twice this
-_MAX_GROWTH = 10  # of the calls between two exchanges: the first steps are not typical
+_MAX_GROWTH = 2  # of the calls between two exchanges: the first steps are not typical
 _MAX_CALLS = 100  # between two exchanges: the next steps may be much slower than the last ones
 
 

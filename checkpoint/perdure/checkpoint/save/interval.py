@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 
+UPTIME = "PERDURE_MEAN_UPTIME_S"  # from the controller, on machines that can be interrupted
 # Assumed before anything was measured. Published median lives of spot V100s on AWS are 0.5–8 h.
 PRIOR_UPTIME_S = 4 * 3600.0
 _FIRST_INTERVAL_S = 60.0  # until the first save has shown what it costs
+_MAX_WAIT_S, _MAX_WAIT_INTERVALS = 1800.0, 4  # a save waits at most so long for the upload of the last one
 _MEASURED_SAVES = 5  # whose median counts: the first save of a process may be far slower than all others
 
 
@@ -30,28 +30,14 @@ def optimal_interval_s(cost_s: float, uptime_s: float, busy_s: float = 0.0) -> f
     return max(math.sqrt(2.0 * max(cost_s, 1e-3) * max(uptime_s, 1.0)), busy_s)
 
 
-def mean_uptime_s(now: float) -> float:
-    """Mean seconds between interruptions of this task so far, with one prior uptime included.
-
-    The task's ID contains the time of its submission, and the generation counts how often it was started.
-    """
-    generation = os.environ.get("PERDURE_GENERATION", "")
-    began = _submitted_at(os.environ.get("SKYPILOT_TASK_ID", ""))
-    if not generation.isdigit() or began is None or now < began:
-        return PRIOR_UPTIME_S
-    interruptions = max(0, int(generation) - 1)
-    return (now - began + PRIOR_UPTIME_S) / (interruptions + 1)
-
-
-def _submitted_at(task_id: str) -> float | None:
-    match = re.match(r"sky-managed-(\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d-\d{6})_", task_id)
-    if match is None:
-        return None
+def mean_uptime_s(alive_s: float) -> float:
+    """Mean seconds between interruptions of this program: what the controller expects of its machine, by what happened
+    to others of its kind. Without a controller's word, 4 hours and the `alive_s` that the program has run for."""
     try:
-        at = datetime.strptime(match.group(1), "%Y-%m-%d-%H-%M-%S-%f")
-    except ValueError:
-        return None
-    return at.replace(tzinfo=timezone.utc).timestamp()
+        expected_s = float(os.environ[UPTIME])
+    except (KeyError, ValueError):
+        return PRIOR_UPTIME_S + alive_s
+    return expected_s if 0 < expected_s < math.inf else PRIOR_UPTIME_S + alive_s
 
 
 @dataclass
@@ -63,10 +49,11 @@ class SaveInterval:
     every_s: float | None = None
     total_steps: int | None = None  # a save is always due at the last step
     clock: Callable[[], float] = time.monotonic
-    now: Callable[[], float] = time.time  # epoch seconds
     _costs_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED_SAVES))
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED_SAVES))
+    _upload_s: float = 0.0  # how long the last upload took
     _since: float = field(init=False)  # when the interval began, by `clock`
+    _began: float = field(init=False)  # when the program began, by `clock`
 
     def __post_init__(self) -> None:
         if self.every_steps is not None and self.every_steps < 1:
@@ -75,7 +62,7 @@ class SaveInterval:
             raise ValueError(f"every_s must be more than 0, not {self.every_s}")
         if self.total_steps is not None and self.total_steps < 1:
             raise ValueError(f"total_steps must be at least 1, not {self.total_steps}")
-        self._since = self.clock()
+        self._since = self._began = self.clock()
 
     def is_due(self, step: int) -> bool:
         if self.is_last(step):
@@ -94,7 +81,20 @@ class SaveInterval:
         if not self._costs_s:
             return _FIRST_INTERVAL_S
         busy_s = _typical(self._busy_s) if self._busy_s else 0.0
-        return optimal_interval_s(_typical(self._costs_s), mean_uptime_s(self.now()), busy_s)
+        return optimal_interval_s(_typical(self._costs_s), mean_uptime_s(self.clock() - self._began), busy_s)
+
+    @property
+    def waits_for_uploads(self) -> bool:
+        """Whether a save that is due waits until the bucket has the last one: it would only wait behind it. Not if the
+        user has chosen the interval, nor without end: a machine that loses its program needs no bucket."""
+        if self.every_steps is not None or self.every_s is not None:
+            return False
+        max_wait_s = max(_MAX_WAIT_S, _MAX_WAIT_INTERVALS * self.interval_s(), 2 * self._upload_s)
+        return self.clock() - self._since < max_wait_s
+
+    def record_upload(self) -> None:
+        """Record that the bucket has the last save now."""
+        self._upload_s = self.clock() - self._since
 
     def record_save(self, cost_s: float) -> None:
         """Record that a save blocked training for `cost_s`, and begin the next interval."""

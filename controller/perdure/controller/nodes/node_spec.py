@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from perdure.controller.store.records.agent_connections import Place
 from perdure.controller.store.records.jobs import Attempt, Job, Task, task_ids
 from perdure.controller.store.services import changes
 from perdure.recovery.job import Timeouts
+from perdure.recovery.market.offers import Market, OfferKey
 from perdure.recovery.statuses import AttemptState
 
 _ATTEMPTS = (
@@ -54,6 +55,7 @@ class NodeSpecBuilder:
     artifacts: Mapping[str, str]  # name → sha256 of the files that nodes may fetch
     timeouts: Timeouts
     power_off_after_s: float | None = None  # from config.yaml; None: the default of the node's cloud
+    mean_uptime_s: Callable[[OfferKey], float] | None = None  # between interruptions on machines of a spot offer
 
     def build(self, conn: Connection, place: Place) -> dict[str, Any] | None:
         """The spec of one node, or None if its attempt does not exist or is gone. Raises an error in the task."""
@@ -143,7 +145,7 @@ class NodeSpecBuilder:
         self, conn: Connection, row: Mapping[str, Any], key: AttemptKey, ids: tuple[str, ...]
     ) -> dict[str, str]:
         if row["cluster_job"] is None:
-            return _variables(row, key, ids)
+            return {**_variables(row, key, ids), **self._uptime(row["offer"])}
         host = clusters.hosts(conn, [row["cluster_id"]])[row["cluster_id"]]
         offer = next((attempt.offer for attempt in reversed(host.attempts)), row["offer"])
         cluster = {"cluster_name": clusters.name_of(conn, row["cluster_id"])}
@@ -153,7 +155,15 @@ class NodeSpecBuilder:
             "SKYPILOT_CLUSTER_INFO": json.dumps(cluster),
             "SKYPILOT_INTERNAL_JOB_ID": str(row["cluster_job"]),
             "SKYPILOT_USER": row["user"],
+            **self._uptime(offer),
         }
+
+    def _uptime(self, offer: Mapping[str, Any]) -> dict[str, str]:
+        """How long a machine that can be interrupted lasts on average, from which programs derive how often to save."""
+        if self.mean_uptime_s is None or offer.get("market") != Market.SPOT:
+            return {}
+        key = OfferKey(offer["cloud"], offer["region"], offer["zone"], offer["instance_type"], Market.SPOT)
+        return {"PERDURE_MEAN_UPTIME_S": f"{self.mean_uptime_s(key):.0f}"}
 
     def upload_digests(self, conn: Connection, key: AttemptKey) -> set[str]:
         """The digests of the uploads that a node of this attempt may fetch: those that its task names."""

@@ -167,6 +167,12 @@ class MarketState:
                 self._common_built_at = now
             return self._common if job_id is None else self._with_own(self._common, job_id)
 
+    def mean_uptime_s(self, offer: OfferKey) -> float:
+        """The mean time between interruptions that the history of all jobs lets expect of machines of `offer`."""
+        with self._lock:
+            history = self._history
+        return history.mean_uptime_s(offer, self._clock.now())
+
     def _with_own(self, market: MarketView, job_id: int) -> MarketView:
         """`market` with what concerns `job_id` alone."""
         if slot := self._granted.get(job_id):

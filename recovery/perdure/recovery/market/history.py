@@ -43,6 +43,9 @@ _MEDIAN_WEIGHT = 3.0
 _SIGMA_WEIGHT = 5.0
 _WORST_SIGMAS = 3.5
 
+# The rate of interruptions falls with an offer's age. This is the span that `mean_uptime_s` looks ahead.
+_FORESEEN_S = 3600.0
+
 # The age of an offer of which nothing is known: most likely it has been available for a while.
 _UNKNOWN_AGE_S = 2 * 3600.0
 
@@ -210,8 +213,20 @@ class History:
 
     def life_s(self, key: OfferKey, now: float) -> float:
         """The mean time that a machine of `key`, held now or launched now, will last."""
+        return remaining_life_s(self._age_s(key, now), self.volatility(key, now))
+
+    def mean_uptime_s(self, key: OfferKey, now: float) -> float:
+        """The mean time between interruptions on machines of `key`, at the rate that is expected for the next hour.
+
+        Shorter than `life_s`, to which the few machines contribute most that last very long.
+        """
+        age_s = self._age_s(key, now)
+        losses = cumulative_hazard(age_s + _FORESEEN_S) - cumulative_hazard(age_s)
+        return _FORESEEN_S / (losses * self.volatility(key, now))
+
+    def _age_s(self, key: OfferKey, now: float) -> float:
         track = self.tracks.get(key)
-        return remaining_life_s(track.age_s(now) if track else _UNKNOWN_AGE_S, self.volatility(key, now))
+        return track.age_s(now) if track else _UNKNOWN_AGE_S
 
 
 def rebalance_advice(key: OfferKey, now: float) -> Advice:

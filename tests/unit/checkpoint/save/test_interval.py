@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.checkpoint.save.interval import PRIOR_UPTIME_S, SaveInterval, mean_uptime_s, optimal_interval_s
+from perdure.checkpoint.save.interval import PRIOR_UPTIME_S, UPTIME, SaveInterval, mean_uptime_s, optimal_interval_s
 
 
 def waste(interval_s: float, cost_s: float, uptime_s: float) -> float:
@@ -39,22 +39,53 @@ def test_optimal_interval_s__is_near_the_exact_optimum_for_costly_saves(cost_s: 
 
 
 def test_save_interval__slow_first_save_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SKYPILOT_TASK_ID", raising=False)
-    interval = SaveInterval(clock=Clock(), now=lambda: 0.0)
+    monkeypatch.delenv(UPTIME, raising=False)
+    interval = SaveInterval(clock=Clock())
     for cost_s in (30.0, 0.1, 0.1):
         interval.record_save(cost_s)
         interval.record_busy(10 * cost_s)
     assert interval.interval_s() == pytest.approx(math.sqrt(2 * 0.1 * PRIOR_UPTIME_S))
 
 
-def test_mean_uptime_s__of_this_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mean_uptime_s(1e9) == PRIOR_UPTIME_S
-    monkeypatch.setenv("SKYPILOT_TASK_ID", "sky-managed-2026-01-01-00-00-00-000000_job_1-0")
-    monkeypatch.setenv("PERDURE_GENERATION", "5")
-    submitted = 1767225600.0
-    assert mean_uptime_s(submitted + 36 * 3600) == (36 * 3600 + PRIOR_UPTIME_S) / 5
-    monkeypatch.setenv("SKYPILOT_TASK_ID", "something else")
-    assert mean_uptime_s(submitted) == PRIOR_UPTIME_S
+@pytest.mark.parametrize("word", [None, "", "soon", "0", "-1", "nan", "inf"])
+def test_mean_uptime_s__without_a_controllers_word(word: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(UPTIME, raising=False)
+    if word is not None:
+        monkeypatch.setenv(UPTIME, word)
+    assert mean_uptime_s(0.0) == PRIOR_UPTIME_S
+    assert mean_uptime_s(3600.0) == PRIOR_UPTIME_S + 3600
+
+
+def test_save_interval__follows_the_controllers_word_and_no_time_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYPILOT_TASK_ID", "sky-managed-2020-01-01-00-00-00-000000_job_1-0")  # waited for years
+    monkeypatch.setenv("PERDURE_GENERATION", "9")
+    monkeypatch.delenv(UPTIME, raising=False)
+    interval = SaveInterval(clock=Clock())
+    interval.record_save(2.0)
+    assert interval.interval_s() == pytest.approx(math.sqrt(2 * 2 * PRIOR_UPTIME_S))
+    monkeypatch.setenv(UPTIME, "1800")
+    assert interval.interval_s() == pytest.approx(math.sqrt(2 * 2 * 1800))
+
+
+@pytest.mark.parametrize(("options", "waits"), [({}, True), ({"every_steps": 5}, False), ({"every_s": 5}, False)])
+def test_save_interval__only_a_computed_one_waits_for_uploads(options: dict[str, int], waits: bool) -> None:
+    interval = SaveInterval(clock=Clock(), **options)  # type: ignore[arg-type]
+    interval.record_save(2.0)
+    assert interval.waits_for_uploads is waits
+
+
+def test_save_interval__waits_for_no_upload_that_does_not_end() -> None:
+    clock = Clock()
+    interval = SaveInterval(clock=clock)
+    interval.record_save(0.001)
+    clock.now = 1700.0
+    assert interval.waits_for_uploads
+    interval.record_upload()
+    interval.record_save(0.001)
+    clock.now += 3399
+    assert interval.waits_for_uploads  # the last one took nearly as long
+    clock.now += 2
+    assert not interval.waits_for_uploads
 
 
 class Clock:
@@ -65,16 +96,15 @@ class Clock:
 
 
 def test_save_interval__learns_the_cost_of_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SKYPILOT_TASK_ID", "PERDURE_GENERATION"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv(UPTIME, raising=False)
     clock = Clock()
-    interval = SaveInterval(clock=clock, now=lambda: 0.0)
+    interval = SaveInterval(clock=clock)
     assert not interval.is_due(1)
     clock.now = 60
     assert interval.is_due(2)
     interval.record_save(2.0)
     assert not interval.is_due(3)
-    assert interval.interval_s() == pytest.approx(math.sqrt(2 * 2 * PRIOR_UPTIME_S))
+    assert interval.interval_s() == pytest.approx(math.sqrt(2 * 2 * (PRIOR_UPTIME_S + 60)))
     interval.record_busy(1000.0)
     assert interval.interval_s() == 1000
     clock.now += 999

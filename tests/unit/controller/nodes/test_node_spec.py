@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
@@ -18,6 +19,7 @@ from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.store.records.jobs import Attempt, Task, insert_batch
 from perdure.recovery import events
 from perdure.recovery.job import Timeouts
+from perdure.recovery.market.offers import OfferKey
 from unit.controller.world import World
 
 OFFER = {"cloud": "fake", "region": "fake-1", "zone": "fake-1a"}
@@ -67,6 +69,28 @@ def test_build_all__attempt_that_is_gone_or_unknown_has_none(
     with world.database.connect() as conn:
         specs = builder.build_all(conn, [((jobs[0], 0, 1), 0), ((jobs[1], 0, 2), 0), ((10**6, 0, 1), 0)])
     assert specs == [None, None, None]
+
+
+@pytest.mark.parametrize(("market", "variable"), [("spot", {"PERDURE_MEAN_UPTIME_S": "5400"}), ("on-demand", {})])
+def test_mean_uptime__of_a_machine_that_can_be_interrupted(
+    world: World, jobs: list[int], builder: NodeSpecBuilder, market: str, variable: dict[str, str]
+) -> None:
+    """Whatever the user's own variables are."""
+    asked: list[OfferKey] = []
+
+    def mean_uptime_s(offer: OfferKey) -> float:
+        asked.append(offer)
+        return 5400.4
+
+    with world.database.begin() as conn:
+        offer = {**conn.execute(select(Attempt.c.offer)).scalars().first(), "market": market}  # type: ignore[dict-item]
+        conn.execute(update(Attempt).values(offer=offer))
+        conn.execute(update(Task).values(spec={**SPEC, "envs": {"PERDURE_MEAN_UPTIME_S": "1"} if variable else {}}))
+    with world.database.connect() as conn:
+        spec = replace(builder, mean_uptime_s=mean_uptime_s).build(conn, ((jobs[0], 0, 1), 0))
+    assert spec is not None
+    assert {name: value for name, value in spec["env"].items() if name.startswith("PERDURE_")} == variable
+    assert [(one.cloud, one.market) for one in asked] == ([("fake", "spot")] if variable else [])
 
 
 class NoMounts:

@@ -183,3 +183,18 @@ def test_with_observation__keeps_advice() -> None:
     assert with_observation(advised, OfferObservation(FAR, 1.0, available=True)).volatility(
         KEY, 1.0
     ) == advised.volatility(KEY, 1.0)
+
+
+def test_mean_uptime__is_that_of_the_next_hour() -> None:
+    """A simulated hour in many lives: the mean of machines lost in it, at the age and volatility of the offer."""
+    history = after(OfferObservation(FAR, 0, available=True), *losses(KEY, 30, 600))
+    now = 6 * HOUR
+    for key in (KEY, FAR, NEIGHBOUR):
+        uptime_s = history.mean_uptime_s(key, now)
+        track = history.track(key)
+        age_s = track.age_s(now) if track else 2 * HOUR
+        assert exp(-HOUR / uptime_s) == pytest.approx(survival(age_s, HOUR, history.volatility(key, now)))
+        assert 0 < uptime_s < history.life_s(key, now)
+    assert history.mean_uptime_s(KEY, now) < history.mean_uptime_s(FAR, now)
+    held = with_observation(history, OfferObservation(FAR, 5 * DAY, available=True, held_since=0))
+    assert held.mean_uptime_s(FAR, 5 * DAY) > 2 * history.mean_uptime_s(FAR, now)
