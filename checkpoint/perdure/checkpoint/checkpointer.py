@@ -32,7 +32,7 @@ from perdure.checkpoint.durability.pending_upload import PendingUpload
 from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format import manifest, sampling
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
-from perdure.checkpoint.format.save_dir import SaveDir, root_of
+from perdure.checkpoint.format.save_dir import SaveDir, check_prefix, root_of
 from perdure.checkpoint.load import listing, mount_refresh, saved_step
 from perdure.checkpoint.load.function_load import LoadResult
 from perdure.checkpoint.load.listing import StepInfo
@@ -51,7 +51,7 @@ from perdure.checkpoint.save.interval import SaveInterval
 from perdure.checkpoint.save.parts.part_writer import PartState
 from perdure.checkpoint.save.parts.split_writer import new_writer
 from perdure.checkpoint.save.parts.staging import Staging
-from perdure.checkpoint.save.retention.keep_rule import Keep
+from perdure.checkpoint.save.retention.keep_rule import Keep, as_numbers, as_rule
 from perdure.checkpoint.save.retention.leftovers import Leftovers
 from perdure.checkpoint.save.save_directory import SaveDirectory
 from perdure.checkpoint.state.pytree import require_no_nodes
@@ -117,7 +117,7 @@ class Checkpointer:
         if not isinstance(every, int) and every != "auto":
             raise ValueError(f'every is a number of steps or "auto", not {every!r}; for seconds use every_s')
         self._root = root_of(save_dir)
-        rule = Keep(keep) if isinstance(keep, int) else keep
+        rule, prefix = as_rule(keep), check_prefix(prefix)
         self._series = Series(self._root, prefix, rule, dict(metadata or {}), saves_whole_step=True)
         self._asynchronous = asynchronous
         self._sharded = sharded
@@ -140,6 +140,7 @@ class Checkpointer:
         self._agreed = AgreedSave(prefix, self._group, self._interval, self._final_save, self._upload)
         self._saves = 0
         self._saved_step: int | None = None
+        self._went_back_to: int | None = None  # the step that was loaded instead of the newest
         self._written: list[str] = []  # this process's files of the last save
         self._upload_wait_s = 0.0  # how long the last save waited for the bucket
         self._leftovers = Leftovers(prefix)
@@ -168,12 +169,12 @@ class Checkpointer:
         self._background.wait()
         began = time.monotonic()
         directory = SaveDirectory.open(self._root)
-        step = _validate_step(step)
+        step, numbers = _validate_step(step), as_numbers(metrics)
         is_asynchronous = self._asynchronous if wait is None else not wait
         part: PartState | None = None
         if self._writer.writes:
             part = self._writer.take(state, self._staging if is_asynchronous else None)
-        pending = _PendingSave(step, part, dict(metrics or {}), began, directory)
+        pending = _PendingSave(step, part, numbers, began, directory)
         handle: SaveHandle[Manifest | None] = SaveHandle(step, lambda: self._is_durable(step))
         if is_asynchronous:
             self._background.start(lambda: self._finish(pending, handle.run(lambda: self._commit(pending))), handle)
@@ -206,8 +207,8 @@ class Checkpointer:
         took_s = time.monotonic() - pending.began - self._upload_wait_s
         self._interval.record_busy(took_s)
         self._final_save.commit_s = took_s
-        return done.value
         self._upload.begin(self._written if pending.directory.is_on_mount else ())
+        return done.value
 
     def _gather_parts(self, topic: str, mine: Outcome[list[FileRecord]], doing: str) -> list[list[FileRecord]]:
         try:
@@ -237,6 +238,9 @@ class Checkpointer:
         if self._group.rank != 0:
             return None
         new = finish_step.build_manifest(self._series, pending.step, records, pending.metrics)
+        if self._went_back_to is not None:
+            pending.directory.abandon_newer(self._series.prefix, self._went_back_to, pending.step)
+            self._went_back_to = None
         committed = pending.directory.commit(new)
         self._written.append(manifest.path_of(self._root, committed.name))
         return committed
@@ -337,7 +341,8 @@ class Checkpointer:
 
         `step`: this one instead of the newest. `best`: the one with the best value of this metric; `mode` is "min" or
         "max", by default that of the `keep` rule if it has the metric, else "min". A damaged one is skipped in favor of
-        the second best.
+        the second best. If the program then saves steps again that come after the loaded one, the old ones are left
+        behind: a later `load()` goes on from the new ones.
 
         `into`: a structure like the one that was saved. Its objects with `load_state_dict` and its arrays receive the
         content, without a second copy in memory; it is returned with everything else replaced. Nothing is changed
@@ -367,6 +372,7 @@ class Checkpointer:
         )
         if self.last_result.skipped:
             self._writer.forget()
+        self._went_back_to = None if step is None and best is None else self.last_result.step
         if into is None:
             require_no_nodes(state)
         if isinstance(reader, StateInto) and reader.differences is not None:

@@ -64,8 +64,9 @@ def save_checkpoint(
     from perdure.checkpoint.save import step_parameter
 
     step_parameter.validate_series(save_dir, checkpoint_prefix, decorator="save_checkpoint")
-    if max_checkpoints is not None and max_checkpoints < 1:
-        raise ValueError(f"max_checkpoints must be at least 1, or None to keep all, not {max_checkpoints}")
+    from perdure.checkpoint.save.retention.keep_rule import as_rule
+
+    keep = as_rule(max_checkpoints, "max_checkpoints")
     if isinstance(ignore, str):
         ignore = [ignore]
 
@@ -75,11 +76,9 @@ def save_checkpoint(
         @functools.wraps(function)
         def save(*args: P.args, **kwargs: P.kwargs) -> T:
             from perdure.checkpoint.save import finish_step, function_save
-            from perdure.checkpoint.save.retention.keep_rule import Keep
 
             step = parameter.step_of_call(args, kwargs)
             root = root_of(save_dir)
-            keep = None if max_checkpoints is None else Keep(max_checkpoints)
             series = finish_step.Series(
                 root, checkpoint_prefix, keep, metadata or {}, tuple(ignore), function=step_parameter.name_of(function)
             )

@@ -25,8 +25,8 @@ from perdure.checkpoint.durability import journal, mounts
 from perdure.checkpoint.errors import CheckpointUnavailable, NoUsableCheckpoint
 from perdure.checkpoint.format import file_changes, sampling
 from perdure.checkpoint.format.manifest import FileRecord
-from perdure.checkpoint.format.save_dir import SaveDir, root_of
-from perdure.checkpoint.load import lost_manifests, mount_refresh, saved_step
+from perdure.checkpoint.format.save_dir import SaveDir, check_prefix, root_of
+from perdure.checkpoint.load import directory_cache, lost_manifests, mount_refresh, saved_step
 from perdure.checkpoint.load.function_load import all_refused_message
 from perdure.checkpoint.load.saved_step import Checkpoint
 from perdure.checkpoint.load.verify import recheck, verify_and_mark
@@ -36,7 +36,7 @@ from perdure.checkpoint.ranks.group import Group, SingleProcess
 from perdure.checkpoint.save import finish_step
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.finish_step import Series
-from perdure.checkpoint.save.retention.keep_rule import Keep
+from perdure.checkpoint.save.retention.keep_rule import Keep, as_numbers, as_rule
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -78,8 +78,7 @@ class Folders:
         group: Group | None = None,
     ) -> None:
         self.root = root_of(save_dir)
-        rule = Keep(keep) if isinstance(keep, int) else keep
-        self._series = Series(self.root, prefix, rule, dict(metadata or {}))
+        self._series = Series(self.root, check_prefix(prefix), as_rule(keep), dict(metadata or {}))
         #: Steps that stay, whatever `keep` says: those that the program still needs.
         self.protected_steps = self._series.protected
         self._group: Group = group or SingleProcess()
@@ -96,7 +95,7 @@ class Folders:
 
         Raises CheckpointUnavailable when the directory's mount is missing, CheckpointError as `commit`.
         """
-        directory = SaveDirectory.open(self.root)
+        directory, numbers = SaveDirectory.open(self.root), as_numbers(metrics)
         path = self.path_of(step)
         if self._leads():
             mount_refresh.refresh(self.root, [os.path.basename(path)], directory.mounts)
@@ -107,7 +106,7 @@ class Folders:
             os.makedirs(path, exist_ok=True)
         self._group.all_gather(f"folder-{self._series.prefix}-{step}", None)
         yield path
-        self._commit(directory, step, metrics or {})
+        self._commit(directory, step, numbers)
 
     def commit(self, step: int, *, metrics: Mapping[str, float] | None = None) -> None:
         """Commit the folder of `step`, which its library has finished writing, with the files of all processes.
@@ -118,7 +117,7 @@ class Folders:
         Raises CheckpointError, in every process, when the folder is missing or empty, or when a process cannot read or
         flush its files.
         """
-        self._commit(SaveDirectory(self.root), step, metrics or {})
+        self._commit(SaveDirectory(self.root), step, as_numbers(metrics))
 
     def _commit(self, directory: SaveDirectory, step: int, metrics: Mapping[str, float]) -> None:
         self._commits += 1
@@ -183,6 +182,7 @@ class Folders:
         mounts.require_mounted(self.root)
         leads, bound, refused = self._leads(), None, dict[int, str]()
         mount_refresh.refresh(self.root)
+        directory_cache.for_directory(self.root).was_searched = True
         while True:
             report = vars(self._search(bound, refused, verify)) if leads else None
             topic = f"newest-{self._series.prefix}-{self._commits}-{bound}"

@@ -12,7 +12,7 @@ import pytest
 from perdure.checkpoint import Checkpointer, CheckpointError, Keep, NoUsableCheckpoint
 from perdure.checkpoint.load import part_files
 from support.helpers.timing import scaled
-from unit.checkpoint.training_program import Model
+from unit.checkpoint.training_program import Model, Restart
 
 LOSSES = {1: 0.9, 2: 0.3, 3: 0.5}
 
@@ -142,3 +142,98 @@ def test_load__a_step_into_objects(tmp_path: Path, new_model: type[Model]) -> No
         target = new_model()
         checkpointer.load(into={"model": target}, step=1)
     assert target.state_dict() == {"weight": 1.0}
+
+
+def steps_of(directory: Path) -> list[int]:
+    return [one.step for one in Checkpointer(directory).steps()]
+
+
+@pytest.mark.parametrize("arguments", [{"step": 1}, {"best": "accuracy"}])
+def test_load__goes_on_from_the_step_that_was_gone_back_to(
+    saved: Path, arguments: dict[str, Any], restart: Restart
+) -> None:
+    """After a preemption, the program must not return to what its user has left."""
+    with Checkpointer(saved) as checkpointer:
+        state = checkpointer.load(**arguments)
+        assert state["step"] == 1
+        checkpointer.save(2, {"step": 2, "again": True})
+    restart()
+    checkpointer = Checkpointer(saved)
+    assert checkpointer.load() == {"step": 2, "again": True}
+    assert checkpointer.load(step=3)["step"] == 3  # it was not removed
+    assert steps_of(saved) == [2, 1, 3]
+    assert checkpointer.latest() == 2
+    damage_newest_of(saved, 2)
+    restart()
+    assert Checkpointer(saved).load()["step"] == 1
+
+
+def damage_newest_of(directory: Path, step: int) -> None:
+    newest = max(directory.glob(f"checkpoint-{step:012d}-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
+
+
+def test_retention__counts_what_was_left_behind_last(saved: Path, restart: Restart) -> None:
+    with Checkpointer(saved, keep=2) as checkpointer:
+        checkpointer.load(step=1)
+        checkpointer.save(2, {"step": 2})
+    assert steps_of(saved) == [2, 1]
+    restart()
+    with Checkpointer(saved, keep=2) as checkpointer:
+        assert checkpointer.load()["step"] == 2
+        checkpointer.save(3, {"step": 3})
+        checkpointer.save(4, {"step": 4})
+    assert steps_of(saved) == [4, 3]
+    assert len(list(saved.glob("*.safetensors"))) == 2
+
+
+def test_load__of_a_certain_step_between_saves_leaves_nothing_behind(saved: Path) -> None:
+    """For an evaluation, say: the program goes on with what it has in memory."""
+    with Checkpointer(saved) as checkpointer:
+        checkpointer.load()
+        checkpointer.load(best="loss")
+        checkpointer.save(4, {"step": 4})
+    assert steps_of(saved) == [4, 3, 2, 1]
+    assert not list(saved.glob(".perdure/*.abandoned"))
+
+
+def test_load__record_of_what_was_left_behind_that_is_damaged(
+    saved: Path, restart: Restart, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Checkpointer(saved) as checkpointer:
+        checkpointer.load(step=1)
+        checkpointer.save(2, {"step": 2, "again": True})
+    (record,) = saved.glob(".perdure/*.abandoned")
+    renamed = record.with_name(record.name.replace("-000000000002-", "-000000000002-0"))  # it is read once per name
+    record.rename(renamed)
+    renamed.write_text("{")
+    restart()
+    assert Checkpointer(saved).load()["step"] == 3
+    assert "cannot be read, so the newest step counts" in caplog.text
+
+
+def test_save__behind_an_earlier_run_is_warned_of_once(
+    saved: Path, restart: Restart, caplog: pytest.LogCaptureFixture
+) -> None:
+    restart()
+    with Checkpointer(saved) as checkpointer:
+        checkpointer.save(1, {"step": 1})
+        checkpointer.save(2, {"step": 2})
+    assert caplog.text.count("where an earlier run has saved step 3") == 1
+    restart()
+    caplog.clear()
+    with Checkpointer(saved) as checkpointer:
+        checkpointer.load()
+        checkpointer.save(2, {"step": 2})
+    assert "earlier run" not in caplog.text
+
+
+def test_save__metrics_of_other_libraries_are_numbers(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, asynchronous=True) as checkpointer:
+        checkpointer.save(1, {}, metrics={"loss": np.float32(0.5), "n": np.array([3])[0]})
+        checkpointer.save(2, {}, metrics={"loss": np.float32(0.25)})
+        assert checkpointer.load(best="loss") == {}
+        assert checkpointer.last_result is not None
+        assert checkpointer.last_result.step == 2
+        with pytest.raises(TypeError, match="the metric 'loss' must be a number"):
+            checkpointer.save(3, {}, metrics={"loss": [1, 2]})  # type: ignore[dict-item]

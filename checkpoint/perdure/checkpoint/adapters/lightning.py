@@ -21,7 +21,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
 from perdure.checkpoint.format.save_dir import root_of
-from perdure.checkpoint.load import lost_manifests
+from perdure.checkpoint.load import directory_cache, lost_manifests
 from perdure.checkpoint.load.function_load import all_refused_message
 from perdure.checkpoint.load.saved_step import newest_first
 from perdure.checkpoint.load.verify import verify_and_mark
@@ -89,6 +89,7 @@ def last_checkpoint(dirpath: str | os.PathLike[str]) -> str | None:
     """
     root = root_of(dirpath)
     skipped: list[tuple[int, str]] = []
+    directory_cache.for_directory(root).was_searched = True
     for saved in newest_first(root, PREFIX):
         reason = verify_and_mark(saved)
         if reason is None:

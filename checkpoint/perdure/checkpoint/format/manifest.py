@@ -191,16 +191,7 @@ def write(root: str, manifest: Manifest) -> Manifest:
     document = {"format": FORMAT, **asdict(manifest)}
     del document["name"]
     document["checksum"] = _checksum(document)
-    os.makedirs(os.path.join(root, OWN_DIR), exist_ok=True)
-    temporary = path_of(root, _TEMP_PREFIX + name)
-    try:
-        _write_synced(temporary, json.dumps(document, indent=1))
-        os.replace(temporary, path_of(root, name))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    sync_directory(os.path.join(root, OWN_DIR))
+    _write_under_final_name(root, name, json.dumps(document, indent=1))
     return Manifest(**{**vars(manifest), "name": name})
 
 
@@ -218,10 +209,13 @@ def mark_started(root: str, prefix: str, step: int) -> str:
     Only needed until there is a manifest: from then on, a file that no manifest lists does not count. Returns the name
     of the record. Raises OSError.
     """
-    os.makedirs(os.path.join(root, OWN_DIR), exist_ok=True)
-    name = _stem(prefix, step) + _STARTED_SUFFIX
-    _write_synced(path_of(root, name), json.dumps({"prefix": prefix, "step": step}))
-    sync_directory(os.path.join(root, OWN_DIR))
+    return write_record(root, prefix, step, _STARTED_SUFFIX, json.dumps({"prefix": prefix, "step": step}))
+
+
+def write_record(root: str, prefix: str, step: int, suffix: str, text: str) -> str:
+    """Write a file of another kind beside the manifests, and flush it; returns its name. Raises OSError."""
+    name = _stem(prefix, step) + suffix
+    _write_under_final_name(root, name, text)
     return name
 
 
@@ -258,6 +252,20 @@ def _parse_name(name: str) -> ManifestEntry | None:
 def _read_bytes(path: str, mounts: MountSnapshot | None) -> bytes:
     with open_regular(status.readable_path(path, mounts)) as file:
         return file.readall()
+
+
+def _write_under_final_name(root: str, name: str, text: str) -> None:
+    """Write and flush a file of which readers see all or nothing. Raises OSError."""
+    os.makedirs(os.path.join(root, OWN_DIR), exist_ok=True)
+    temporary = path_of(root, _TEMP_PREFIX + name)
+    try:
+        _write_synced(temporary, text)
+        os.replace(temporary, path_of(root, name))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_directory(os.path.join(root, OWN_DIR))
 
 
 def _write_synced(path: str, text: str) -> None:

@@ -33,6 +33,8 @@ class DirectoryCache:
     #: Paths of files for which the warning about overwriting was logged.
     warned: set[str] = field(default_factory=set)
     warned_of_unknown_durability: bool = False
+    #: Whether this process has searched the directory for a step to load.
+    was_searched: bool = False
     #: Patterns of the names of files (`step_names.templates`) → two of the steps at which a file had that name.
     templates: dict[str, set[int]] = field(default_factory=dict)
 

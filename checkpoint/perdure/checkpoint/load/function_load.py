@@ -20,7 +20,7 @@ from perdure.checkpoint.durability import journal, mounts
 from perdure.checkpoint.errors import NoUsableCheckpoint, retry_transient
 from perdure.checkpoint.format import manifest, sampling, step_names
 from perdure.checkpoint.format.file_changes import OWN_DIR
-from perdure.checkpoint.load import mount_refresh
+from perdure.checkpoint.load import directory_cache, mount_refresh
 from perdure.checkpoint.load.saved_step import Checkpoint, newest_first
 from perdure.checkpoint.load.verify import verify_and_mark
 
@@ -63,6 +63,7 @@ def load(
     """
     mounts.require_mounted(root)
     mount_refresh.refresh(root)
+    directory_cache.for_directory(root).was_searched = True
     skipped: list[tuple[int, str]] = []
     for candidate in _candidates(root, prefix):
         reason = _find_damage(candidate, root, verify, trust_marks=trust_marks)

@@ -7,13 +7,13 @@ checkpoint is the union of their files; where two list the same file, the newer 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 from perdure.checkpoint.durability.file_version import FileVersion
 from perdure.checkpoint.durability.mounts import MountSnapshot
-from perdure.checkpoint.format import manifest
+from perdure.checkpoint.format import abandoned, manifest
 from perdure.checkpoint.format.manifest import FileRecord, Manifest, ManifestDamaged, ManifestEntry
 
 
@@ -47,11 +47,14 @@ class Checkpoint:
 def newest_first(
     root: str, prefix: str | None = None, *, cache: dict[str, Manifest] | None = None
 ) -> Iterator[Checkpoint]:
-    """The saved steps of `prefix` (of every prefix when None). Each step is read when the iterator reaches it.
+    """The saved steps of `prefix` (of every prefix when None), those that were left behind (`format.abandoned`) last.
+    Each step is read when the iterator reaches it.
 
     A manifest in `cache` is not read again; the others are added to it. Raises CheckpointUnavailable.
     """
-    yield from assemble(root, manifest.list_manifests(root), prefix, cache={} if cache is None else cache)
+    names = manifest.list_names(root)
+    entries, left = manifest.manifests_among(names), abandoned.among(root, names)
+    yield from assemble(root, entries, prefix, cache={} if cache is None else cache, left=left)
 
 
 def assemble(
@@ -61,10 +64,12 @@ def assemble(
     *,
     cache: dict[str, Manifest],
     mounts: MountSnapshot | None = None,
+    left: Collection[str] = (),
 ) -> Iterator[Checkpoint]:
-    """As `newest_first`, of manifests that were listed already."""
+    """As `newest_first`, of manifests that were listed already. `left`: the names of those that were left behind."""
     chosen = [entry for entry in entries if prefix in (None, entry.prefix)]
-    chosen.sort(key=lambda entry: (entry.step, entry.prefix), reverse=True)
+    current = {(entry.step, entry.prefix) for entry in chosen if entry.name not in left}
+    chosen.sort(key=lambda e: ((e.step, e.prefix) in current, e.step, e.prefix), reverse=True)
     for (step, owner), group in groupby(chosen, key=lambda entry: (entry.step, entry.prefix)):
         yield _assemble_step(root, owner, step, group, cache, mounts)
 

@@ -96,6 +96,7 @@ def load_agreed_step(
     the state does not fit.
     """
     mount_refresh.refresh(root)
+    directory_cache.for_directory(root).was_searched = True
     search = _Search(root, prefix, rank, world_size, verify, NewState() if reader is None else reader)
     try:
         if choice != replace(NEWEST, mode=choice.mode):

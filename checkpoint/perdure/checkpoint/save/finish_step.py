@@ -95,6 +95,7 @@ def finish(series: Series, committed: Manifest, directory: SaveDirectory) -> Non
     _forget_replaced(directory, committed)
     directory.cache.pending_upload.append(committed)
     try:
+        _warn_of_later_steps(committed, directory)
         _delete_unreadable(directory, committed)
         directory.delete_started(committed.prefix)
         for durable in _pop_durable(directory):
@@ -109,6 +110,22 @@ def finish(series: Series, committed: Manifest, directory: SaveDirectory) -> Non
             keep=series.keep,
             function=series.function,
             protected=series.protected,
+        )
+
+
+def _warn_of_later_steps(committed: Manifest, directory: SaveDirectory) -> None:
+    """Warn if a program that has loaded nothing begins to save steps that another one has passed already."""
+    cache = directory.cache
+    if cache.was_searched:
+        return
+    cache.was_searched = True  # once is enough
+    newest = next(directory.checkpoints(committed.prefix), None)
+    if newest is not None and newest.step > committed.step:
+        logger.warning(
+            "step %d was saved in %s, where an earlier run has saved step %d (prefix %r): loads return that one, and "
+            "the steps of this run are removed first. Load before training, or give this run a directory or a prefix "
+            "of its own.",
+            *(committed.step, directory.root, newest.step, committed.prefix),
         )
 
 

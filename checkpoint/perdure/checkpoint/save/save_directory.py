@@ -14,7 +14,7 @@ from functools import cached_property
 from perdure.checkpoint.durability import status
 from perdure.checkpoint.durability.file_version import Versions
 from perdure.checkpoint.durability.mounts import MountSnapshot
-from perdure.checkpoint.format import manifest
+from perdure.checkpoint.format import abandoned, manifest
 from perdure.checkpoint.format.file_changes import OWN_DIR
 from perdure.checkpoint.format.manifest import Manifest, ManifestEntry
 from perdure.checkpoint.load import directory_cache, saved_step
@@ -67,7 +67,10 @@ class SaveDirectory:
 
     def checkpoints(self, prefix: str | None = None) -> Iterator[Checkpoint]:
         """As `saved_step.newest_first`. Manifests that this process has read or written are not read again."""
-        return saved_step.assemble(self.root, self.entries(), prefix, cache=self.cache.manifests, mounts=self.mounts)
+        left = abandoned.among(self.root, self._names())
+        return saved_step.assemble(
+            self.root, self.entries(), prefix, cache=self.cache.manifests, mounts=self.mounts, left=left
+        )
 
     def commit(self, new: Manifest) -> Manifest:
         """Write `new` under a name of its own; returns it with that name. Raises OSError."""
@@ -76,6 +79,19 @@ class SaveDirectory:
         self.cache.manifests[committed.name] = committed
         self.cache.recent.append(committed)
         return committed
+
+    def abandon_newer(self, prefix: str, loaded: int, saving: int) -> None:
+        """Before a save of the step `saving`, of a program that went back to the step `loaded` on purpose: record that
+        later steps than that are left behind. Not if none of them is as late as `saving`, which is the newest then.
+
+        Raises OSError and CheckpointUnavailable.
+        """
+        self.forget_listing()
+        left = abandoned.among(self.root, self._names())
+        newer = [one for one in self.entries() if one.prefix == prefix and one.step > loaded and one.name not in left]
+        if any(one.step >= saving for one in newer):
+            names = [one.name for one in newer]
+            self.cache.names.add(abandoned.write(self.root, prefix, saving, names, self._names()))
 
     def delete(self, name: str) -> None:
         """Remove a manifest, or the record of a started save. Succeeds if it is gone already. Raises OSError."""

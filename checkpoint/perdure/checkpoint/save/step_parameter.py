@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.format.save_dir import check_prefix, root_of
 
 if TYPE_CHECKING:
     from perdure.checkpoint.format.save_dir import SaveDir
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _STEP_WORDS = frozenset({"step", "steps", "iteration", "iterations", "iter", "epoch"})
+# With one of these, a name is that of a number that stays the same: `steps_per_epoch`, `max_steps`.
+_COUNT_WORDS = frozenset({"per", "max", "min", "total", "every", "interval", "warmup", "size", "length", "log", "eval"})
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -51,7 +53,7 @@ class StepParameter:
         named = [p for p in signature.parameters.values() if p.kind in (*_POSITIONAL, Parameter.KEYWORD_ONLY)]
         by_name = [p for p in named if p.name == "step"] or [p for p in named if _is_step_like(p.name)]
         if not by_name:
-            raise TypeError(f"{label}{signature} has no parameter for the step; add one called `step`")
+            raise TypeError(f"{label}{signature} has no parameter for the step; call it `step`, or add one")
         parameter = by_name[0]
         position = list(signature.parameters).index(parameter.name) if parameter.kind in _POSITIONAL else None
         return cls(signature, parameter.name, position)
@@ -91,10 +93,9 @@ class StepParameter:
 
 def validate_series(save_dir: SaveDir, prefix: str, *, decorator: str) -> None:
     """Raise ValueError or TypeError when a save_dir or a checkpoint_prefix is not valid."""
-    if not isinstance(prefix, str) or not prefix or "/" in prefix or "\0" in prefix or prefix.startswith("."):
-        raise ValueError(f"checkpoint_prefix must be a name without `/` that does not begin with a dot, not {prefix!r}")
+    check_prefix(prefix, "checkpoint_prefix")
     if not callable(save_dir):
-        os.fspath(save_dir)
+        root_of(save_dir)
     elif inspect.signature(save_dir).parameters:
         raise TypeError(f"@{decorator} needs a directory: write @{decorator}(save_dir=...)")
 
@@ -129,7 +130,8 @@ def as_whole_number(value: Any) -> int | None:
 
 
 def _is_step_like(name: str) -> bool:
-    return not _STEP_WORDS.isdisjoint(re.split(r"_+", name.lower()))
+    words = set(re.split(r"_+", name.lower()))
+    return not _STEP_WORDS.isdisjoint(words) and _COUNT_WORDS.isdisjoint(words)
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:

@@ -181,7 +181,10 @@ def _of_numpy(numpy: Any, value: Any, kind: str, source: object) -> Array:
         raise TypeError(f"is a {type(value).__qualname__}, which would come back as a plain array; save its parts")
     dtype, native, variant = _describe_numpy(numpy, value.dtype, value.dtype.char)
     if dtype is None:
-        raise TypeError(f"has elements of type {value.dtype}, which have no fixed bytes; convert it first")
+        advice = "convert it first"
+        if value.dtype.kind == "c" and value.dtype.itemsize == 16:
+            advice = "save array.view('float64'), which has the same bytes"
+        raise TypeError(f"has elements of type {value.dtype}, which the file format does not have; {advice}")
     if variant and kind in (_NUMPY, _SCALAR):
         kind = f"{kind}:{variant}"
     is_plain = native and value.flags.c_contiguous and value.size

@@ -48,6 +48,8 @@ def dump(value: Any, child: DumpChild, item: DumpItem) -> dict[str, Any] | None:
 
 
 def _dump_mapping(value: Any, child: DumpChild, item: DumpItem) -> dict[str, Any] | None:
+    if getattr(value, "__dict__", {}).keys() - {_METADATA}:
+        return None  # attributes of its own, which would be lost
     pairs = [[item(key, "key"), child(key, one)] for key, one in value.items()]
     if type(value) is Counter:
         return {"counter": pairs}

@@ -8,6 +8,7 @@ a configuration), so it comes back only into an object of the program that has t
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ def require_no_nodes(state: Any, place: str = "state") -> None:
     if isinstance(state, dict):
         for key, value in state.items():
             require_no_nodes(value, f"{place}[{key!r}]")
-    elif isinstance(state, (list, tuple)):
+    elif isinstance(state, (list, tuple, deque)):
         for index, value in enumerate(state):
             require_no_nodes(value, f"{place}[{index}]")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import gc
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +123,8 @@ def _rejection(value: Any) -> str:
     kind = type(value)
     if isinstance(value, enum.Enum):
         return f"is a {kind.__qualname__}, and a checkpoint holds no enumerations; save its `value`"
+    if kind in (OrderedDict, Counter) and vars(value):
+        return f"has the attributes {', '.join(sorted(vars(value)))}, which would be lost; save {kind.__name__}(value)"
     builtin = next((base for base in kind.__mro__[1:] if base in BUILTINS), None)
     if builtin is not None:
         return (

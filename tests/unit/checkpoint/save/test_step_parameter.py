@@ -95,6 +95,17 @@ def test_step_parameter__accepts_similar_names(save_dir: Path, write: WriteFile,
     assert latest(save_dir) == 8
 
 
+@pytest.mark.parametrize("name", ["steps_per_epoch", "max_steps", "total_epochs", "save_every_step", "warmup_steps"])
+def test_step_parameter__number_that_stays_the_same_is_none(save_dir: Path, write: WriteFile, name: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"def save({name}, model, it):\n    write(it)", {"write": write}, names)
+    with pytest.raises(TypeError, match="no parameter for the step; call it `step`"):
+        save_checkpoint(save_dir)(names["save"])
+    exec(f"def save({name}, model, epoch):\n    write(epoch)", {"write": write}, names)
+    save_checkpoint(save_dir)(names["save"])(100, "m", 3)
+    assert latest(save_dir) == 3
+
+
 def test_step_parameter__prefers_the_exact_name(save_dir: Path, write: WriteFile) -> None:
     @save_checkpoint(save_dir)
     def save(epoch: int, step: int) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,9 +27,9 @@ class Keep:
     mode: str = "min"  # "min": the lowest is best; "max": the highest
 
     def __post_init__(self) -> None:
-        if isinstance(self.last, bool) or self.last < 1:
+        if isinstance(self.last, bool) or not isinstance(self.last, int) or self.last < 1:
             raise ValueError(f"last must be at least 1, not {self.last}: the newest checkpoint always stays")
-        if self.every_steps is not None and self.every_steps < 1:
+        if self.every_steps is not None and not (isinstance(self.every_steps, int) and self.every_steps >= 1):
             raise ValueError(f"every_steps must be at least 1, not {self.every_steps}")
         if self.every_minutes is not None and not self.every_minutes > 0:
             raise ValueError(f"every_minutes must be more than 0, not {self.every_minutes}")
@@ -41,6 +42,33 @@ class Keep:
     def keeps_older(self) -> bool:
         """Whether any criterion besides `last` selects checkpoints."""
         return self.every_steps is not None or self.every_minutes is not None or self.best > 0
+
+
+def as_rule(keep: Any, name: str = "keep") -> Keep | None:
+    """The argument `name`, which is a rule, a whole number of any library, or None. Raises ValueError."""
+    if keep is None or isinstance(keep, Keep):
+        return keep
+    try:
+        last = None if isinstance(keep, bool) else operator.index(keep)
+    except TypeError:
+        last = None
+    if last is None or last < 1:
+        raise ValueError(f"{name} must be at least 1, a whole number, or None to keep all, not {keep!r}")
+    return Keep(last)
+
+
+def as_numbers(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """The argument `metrics` of a save, whose values may be numbers of any library, as one-element tensors are.
+
+    Raises TypeError for anything else.
+    """
+    numbers = {}
+    for name, value in (metrics or {}).items():
+        try:
+            numbers[str(name)] = value if type(value) in (int, float) else float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"the metric {name!r} must be a number, not {value!r:.80}") from None
+    return numbers
 
 
 @dataclass(frozen=True)

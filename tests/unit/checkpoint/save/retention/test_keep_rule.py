@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.checkpoint.save.retention.keep_rule import Keep, RetentionCandidate, epoch_s, steps_to_keep
+from perdure.checkpoint.save.retention.keep_rule import (
+    Keep,
+    RetentionCandidate,
+    as_numbers,
+    as_rule,
+    epoch_s,
+    steps_to_keep,
+)
 
 
 def saved(*steps: int, minutes: float = 10, **metrics: list[float]) -> list[RetentionCandidate]:
@@ -60,7 +67,10 @@ def test_steps_to_keep__newest_and_only_candidates(steps: list[int], keep: Keep,
     ("wrong", "text"),
     [
         ({"last": 0}, "last must be at least 1"),
+        ({"last": 2.5}, "last must be at least 1"),
+        ({"last": True}, "last must be at least 1"),
         ({"every_steps": 0}, "every_steps"),
+        ({"every_steps": 0.5}, "every_steps"),
         ({"every_minutes": 0}, "every_minutes"),
         ({"best": 1}, "needs the name of the metric"),
         ({"best": 1, "metric": "x", "mode": "least"}, "mode"),
@@ -74,3 +84,33 @@ def test_keep__rejects_invalid_rules(wrong: dict[str, object], text: str) -> Non
 def test_epoch_s__of_manifest_times() -> None:
     assert epoch_s("1970-01-01T00:01:00.500000Z") == 60.5
     assert epoch_s("nonsense") == 0
+
+
+class Scalar:
+    """A number of another library."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def __index__(self) -> int:
+        return int(self._value)
+
+    def __float__(self) -> float:
+        return self._value
+
+
+def test_as_rule__takes_whole_numbers_of_any_library() -> None:
+    assert as_rule(Scalar(3)) == Keep(3)
+    assert as_rule(Keep(2)) == Keep(2)
+    assert as_rule(None) is None
+    for wrong in (0, -1, 2.5, True, "3", [3]):
+        with pytest.raises(ValueError, match="max_checkpoints must be at least 1"):
+            as_rule(wrong, "max_checkpoints")
+
+
+def test_as_numbers__takes_numbers_of_any_library() -> None:
+    assert as_numbers({"loss": Scalar(0.5), "n": 3}) == {"loss": 0.5, "n": 3}
+    assert as_numbers(None) == {}
+    for wrong in ("high", [1.0, 2.0], None):
+        with pytest.raises(TypeError, match="the metric 'loss' must be a number"):
+            as_numbers({"loss": wrong})
