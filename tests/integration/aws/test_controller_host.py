@@ -22,7 +22,7 @@ from perdure.controller.clouds.base.protocol import (
     Instance,
     LaunchRequest,
 )
-from perdure.controller.hosting import bundle
+from perdure.controller.hosting import bundle, config
 from perdure.recovery.market.view import Market
 from support.fakes.ec2 import FakeEc2
 
@@ -124,9 +124,58 @@ def test_host_role__has_the_listed_permissions_and_an_existing_one_is_kept(
     attached = iam.get_role_policy(RoleName="perdure-controller", PolicyName="perdure-controller")
     assert attached["PolicyDocument"] == listed
     iam.untag_role(RoleName="perdure-controller", TagKeys=["perdure:made"])
-    iam.delete_role_policy(RoleName="perdure-controller", PolicyName="perdure-controller")
+    for policy in iam.list_role_policies(RoleName="perdure-controller")["PolicyNames"]:
+        iam.delete_role_policy(RoleName="perdure-controller", PolicyName=policy)
     launch_host("t2")
     assert iam.list_role_policies(RoleName="perdure-controller")["PolicyNames"] == []
+
+
+def test_host_role__may_use_buckets_and_make_keys_for_nodes(
+    launch_host: Callable[..., tuple[Instance, Disk]], cloud: AwsCloud, ec2: FakeEc2
+) -> None:
+    iam = client(ec2, "iam")
+    assert cloud.store_settings("perdure-controller") == {}, "there is no role yet"
+    launch_host()
+    attached = iam.get_role_policy(RoleName="perdure-controller", PolicyName="perdure-buckets")
+    assert attached["PolicyDocument"] == json.loads((ROOT / "deploy/iam/aws-buckets.json").read_text())
+    node = iam.get_role(RoleName="perdure-node")["Role"]
+    assert cloud.store_settings("perdure-controller") == {"s3": {"node_role": node["Arn"]}}
+    (trust,) = node["AssumeRolePolicyDocument"]["Statement"]
+    own = iam.get_role(RoleName="perdure-controller")["Role"]["Arn"]
+    assert trust["Condition"] == {"ArnEquals": {"aws:PrincipalArn": own}}
+    of_node = iam.get_role_policy(RoleName="perdure-node", PolicyName="perdure-node")["PolicyDocument"]
+    assert of_node == json.loads((ROOT / "deploy/iam/aws-node.json").read_text())
+
+
+def test_host_role__of_the_users_own_gets_no_role_for_nodes(
+    launch_host: Callable[..., tuple[Instance, Disk]], cloud: AwsCloud, ec2: FakeEc2
+) -> None:
+    iam = client(ec2, "iam")
+    iam.create_role(RoleName="perdure-controller", AssumeRolePolicyDocument="{}")
+    launch_host()
+    assert [role["RoleName"] for role in iam.list_roles()["Roles"]] == ["perdure-controller"]
+    assert cloud.store_settings("perdure-controller") == {}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ("", {"node_role": "arn"}),
+        ("s3: {region: us-west-2}", {"region": "us-west-2", "node_role": "arn"}),
+        ("s3: {endpoint: 'https://t3.storage.dev'}", {"endpoint": "https://t3.storage.dev"}),
+        ("s3: {node_role: mine}", {"node_role": "mine"}),
+        ("s3: {share_keys: true}", {"share_keys": True}),
+    ],
+)
+def test_bundle__names_the_role_of_nodes_unless_the_user_has_chosen(
+    own: str, expected: dict[str, object], cloud: AwsCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text(f"aws: {{}}\n{own}\n")
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(bundle, "build_bundle", lambda config, **_: sent.append(config) or b"")
+    monkeypatch.setattr(AwsCloud, "store_settings", lambda _self, _role: {"s3": {"node_role": "arn"}})
+    config.build_bundle_for(tmp_path, cloud, "https://192.0.2.1:8443", 8443, "perdure-controller")
+    assert sent[0]["s3"] == expected
 
 
 def test_new_role__is_awaited(
@@ -150,15 +199,15 @@ def test_user_data__is_small_and_complete(launch_host: Callable[..., tuple[Insta
     text = base64.b64decode(reported["UserData"]["Value"]).decode()
     assert len(text) < USER_DATA_LIMIT
     assert text.startswith("#cloud-config\n")
-    config = yaml.safe_load(text)
+    parsed = yaml.safe_load(text)
     files = {
-        one["path"]: (gzip.decompress(base64.b64decode(one["content"])).decode(), one) for one in config["write_files"]
+        one["path"]: (gzip.decompress(base64.b64decode(one["content"])).decode(), one) for one in parsed["write_files"]
     }
     program, how = files["/opt/perdure/installer.py"]
     assert CERTIFICATE in program
     compile(program, "caretaker.py", "exec")
     assert (how["owner"], how["permissions"], how["defer"]) == ("perdure:perdure", "0400", True)
-    mount, start = config["runcmd"]
+    mount, start = parsed["runcmd"]
     assert mount[1:] == [
         f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{disk.id.replace('-', '')}",
         "/var/lib/perdure",

@@ -65,7 +65,9 @@ def test_agent_unit__is_valid_for_systemd(tmp_path: Path) -> None:
 def test_packaged_files__equal_those_of_deploy() -> None:
     assert (CLOUDS / "bootstrap" / UNIT.name).read_text() == UNIT.read_text()
     for listed, brought in (
-        ("aws-controller.json", "aws/controller_policy.json"),
+        ("aws-controller.json", "aws/iam/controller_policy.json"),
+        ("aws-buckets.json", "aws/iam/buckets_policy.json"),
+        ("aws-node.json", "aws/iam/node_policy.json"),
         ("gcp-controller.yaml", "gcp/iam/controller_role.yaml"),
         ("azure-controller.json", "azure/iam/controller_role.json"),
     ):

@@ -5,11 +5,12 @@ Its config.yaml is the user's own, without what applies only to this computer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from perdure.controller.clouds import registry
-from perdure.controller.clouds.base.protocol import Cloud, Disk, Hosting
+from perdure.controller.clouds.base.protocol import Cloud, Disk, HasStoreSettings, Hosting
 from perdure.controller.clouds.registry import UnavailableCloud, build_clouds
 from perdure.controller.hosting import bundle, retry
 from perdure.controller.runtime.clock import Clock
@@ -19,6 +20,7 @@ from perdure.controller.runtime.config.settings import read_settings
 STATE_DIRECTORY = "/var/lib/perdure"
 _LOCAL_SECTIONS = ("listen", "database", "keyring", "local")
 _CREDENTIALS = ("profile", "credentials")  # on this computer only: the machine has a role
+_CHOSEN_KEYS = {"endpoint", "node_role", "share_keys"}  # of a store's section: how nodes use it is the user's choice
 
 
 def hosting_cloud(home: Path, name: str, region: str | None, clock: Clock) -> Cloud:
@@ -58,8 +60,11 @@ def shares_computer(cloud: str) -> bool:
     return hosting is not None and hosting.shares_computer
 
 
-def build_bundle_for(home: Path, cloud: Cloud, url: str, port: int) -> bytes:
-    """The bundle for a controller that clients reach at `url`. Raises SettingsError."""
+def build_bundle_for(home: Path, cloud: Cloud, url: str, port: int, role: str) -> bytes:
+    """The bundle for a controller that clients reach at `url`, on a machine with `role`.
+
+    Raises SettingsError, CannotHost.
+    """
     settings = read_settings(home)
     own = {name: value for name, value in ConfigFile.load(home).data.items() if name not in _LOCAL_SECTIONS}
     listen: dict[str, Any] = {"host": listen_host(cloud.name), "port": port, "tls": "auto"}
@@ -73,6 +78,20 @@ def build_bundle_for(home: Path, cloud: Cloud, url: str, port: int) -> bytes:
             own[name] = {field: value for field, value in section.items() if field not in _CREDENTIALS}
     hosting = registry.hosting_support(cloud.name)
     store = {"default_store": hosting.default_store} if hosting and hosting.default_store else {}
+    own |= _store_sections(cloud, role, own)
     config = {"listen": {**listen, "advertise": url}, **store, **own, "local": False}
     extras = [descriptor.extra for descriptor in registry.descriptors().values() if descriptor.extra]
     return bundle.build_bundle(config, dependencies="index", extras=",".join(["controller", *extras]))
+
+
+def _store_sections(cloud: Cloud, role: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of stores with what the cloud adds. One in which the user has chosen otherwise stays as it is."""
+    if not isinstance(cloud, HasStoreSettings):
+        return {}
+    settings = retry.call_once("looking up the role of nodes", cloud, lambda: cloud.store_settings(role))
+    sections = {}
+    for name, fields in settings.items():
+        section = own.get(name) or {}
+        if isinstance(section, dict) and not section.keys() & _CHOSEN_KEYS:
+            sections[name] = {**section, **fields}
+    return sections

@@ -201,7 +201,7 @@ def _provision(home: Path, cloud: Cloud, record: Hosted, request: HostRequest, c
     )
     url = f"https://{address}:{record.port}"
     report(f"{instance.id} is up at {address}; sending Perdure to it …")
-    content = config.build_bundle_for(home, cloud, url, record.port)
+    content = config.build_bundle_for(home, cloud, url, record.port, record.role)
     installed = _send_bundle(Endpoint(url, secret, fingerprint=fingerprint), content)
     record = replace(record, url=url, token=installed["token"], fingerprint=installed["fingerprint"])
     retry.wait_until(lambda: is_authorized(record.endpoint), SERVE_TIMEOUT_S, f"no controller answers at {url}")

@@ -34,7 +34,8 @@ def upgrade(home: Path, clock: Clock, report: Report) -> None:
     cloud = config.hosting_cloud(home, record.cloud, record.region, clock)
     client = Client(record.endpoint)
     before = client.controller()
-    installed = client.put_software(config.build_bundle_for(home, cloud, record.url, record.port))
+    content = config.build_bundle_for(home, cloud, record.url, record.port, record.role)
+    installed = client.put_software(content)
     if not installed["is_new"]:
         report(f"The controller already runs this version of Perdure ({installed['version']}) with this configuration.")
         return

@@ -213,13 +213,24 @@ class AwsCloud:
     def environment_settings(self) -> Mapping[str, str]:
         return {}
 
+    def host_offers(self, region: str) -> Sequence[Offer]:
+        zones = region_prices.fetch_zones(self._connections.ec2(region), catalog.HOST_TYPES)
+        usable = {
+            zone: names for zone, names in zones.items() if not self.settings.subnets or zone in self.settings.subnets
+        }
+        return host_offers(self.name, region, usable, catalog.HOST_TYPES, on_demand_price)
+
+    def store_settings(self, role: str) -> Mapping[str, Mapping[str, str]]:
+        arn = roles.node_role(self._connections.iam(HOME_REGION), role)
+        return {"s3": {"node_role": arn}} if arn else {}
+
     def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
         return controller_host.state_disk(self._connections.ec2(region), name, zone, gib)
 
     def launch_host(self, request: LaunchRequest, needs: HostRequirements) -> Instance:
         region, zone = request.offer.region, request.offer.zone
         ec2, subnet = self._connections.ec2(region), self.settings.subnets.get(zone)
-        controller_host.ensure_role(self._connections.iam(region), needs.role)
+        roles.ensure_roles(self._connections.iam(region), needs.role)
         group = controller_host.open_port(ec2, request, needs, subnet)
         of_node = launch_request.run_instances(
             request, self._image(request), subnet=subnet, instance_profile=needs.role

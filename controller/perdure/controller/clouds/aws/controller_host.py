@@ -1,4 +1,4 @@
-"""The EC2 resources of a controller's own machine: a disk, an address, an open port and a role.
+"""The EC2 resources of a controller's own machine: a disk, an address and an open port. Its role: `iam.roles`.
 
 Each is identified by its tag or name, so that every step is idempotent.
 """
@@ -6,9 +6,7 @@ Each is identified by its tag or name, so that every step is idempotent.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from perdure.controller.clouds.aws import faults
@@ -19,11 +17,6 @@ from perdure.controller.clouds.bootstrap.cloud_config import render_cloud_config
 
 STATE_TAG = f"{TAG}state"
 DEVICE = "/dev/sdf"
-_POLICY = Path(__file__).with_name("controller_policy.json")  # deploy/iam/aws-controller.json
-_TRUST = {
-    "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}],
-}
 
 
 def state_disk(ec2: Any, name: str, zone: str, gib: int) -> Disk:
@@ -111,28 +104,6 @@ def close_port(ec2: Any, name: str) -> None:
 
 def _group(name: str) -> str:
     return f"perdure-{name}"
-
-
-def ensure_role(iam: Any, name: str) -> None:
-    """Ensure that there is an instance profile of that name with a role.
-
-    A role that is created here gets the policy of deploy/iam. An existing role is not changed.
-    """
-    marks = [{"Key": f"{TAG}made", "Value": "controller up"}]
-    try:
-        tags = iam.get_role(RoleName=name)["Role"].get("Tags", [])
-    except iam.exceptions.NoSuchEntityException:
-        iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(_TRUST), Tags=marks)
-        tags = marks
-    if marks[0] in tags:
-        iam.put_role_policy(RoleName=name, PolicyName="perdure-controller", PolicyDocument=_POLICY.read_text())
-    try:
-        roles = iam.get_instance_profile(InstanceProfileName=name)["InstanceProfile"]["Roles"]
-    except iam.exceptions.NoSuchEntityException:
-        iam.create_instance_profile(InstanceProfileName=name)
-        roles = []
-    if not roles:
-        iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
 
 
 def run(ec2: Any, parameters: dict[str, Any]) -> Any:

@@ -310,6 +310,27 @@ class EventuallyConsistent(Exception):
 
 
 @runtime_checkable
+class HasHostOffers(Protocol):
+    """A cloud with small machines that suffice for a controller, and that no task should run on."""
+
+    def host_offers(self, region: str) -> Sequence[Offer]:
+        """On-demand offers of the region, beside those of `Cloud.offers`. Prices may be estimates. Calls the cloud."""
+        ...
+
+
+@runtime_checkable
+class HasStoreSettings(Protocol):
+    """A cloud that hosts controllers, and creates with their role what the nodes of their jobs need to use buckets."""
+
+    def store_settings(self, role: str) -> Mapping[str, Mapping[str, str]]:
+        """Section of config.yaml → its fields, for the stores of a controller whose machine has this role.
+
+        Empty if `controller up` has not created the role: then the user configures the stores.
+        """
+        ...
+
+
+@runtime_checkable
 class Hosting(Protocol):
     """A cloud that can host a controller on a machine of its own. Every method is idempotent."""
 

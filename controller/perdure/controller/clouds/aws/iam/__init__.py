@@ -1,0 +1,1 @@
+"""The roles of controllers that `controller up` creates, and of their machines."""
