@@ -193,6 +193,7 @@ class Daemon:
             on_result=sessions.on_result,
             may_act=member.lease.is_held,
             on_call=metrics.on_cloud_call,
+            console_logs=(logs, job_updates.publish_log),
         )
         signal, peer_outbox = WakeSignal(), None if alone else Outbox(database, clock)
         self.reconciler = Reconciler(

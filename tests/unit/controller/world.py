@@ -13,6 +13,7 @@ from perdure.controller.clouds.fake import FakeCloud
 from perdure.controller.execute.call_on_thread import CallOnThread
 from perdure.controller.execute.call_types import CallFeedback, CloudCall, IntentOutcome, RetryLater
 from perdure.controller.execute.cloud_actions import CloudActions
+from perdure.controller.execute.console_output import ConsoleRecorder
 from perdure.controller.execute.dispatcher import Dispatcher
 from perdure.controller.reconcile.inbox import ReconcilerInbox
 from perdure.controller.reconcile.intent_builder import IntentBuilder
@@ -93,6 +94,7 @@ class World:
     opens_ports: frozenset[str] = frozenset()  # the clouds that open ports of clusters
     stoppable: frozenset[str] = frozenset()  # the clouds that keep the disks of clusters
     keep_disks: bool = True
+    console: ConsoleRecorder | None = None  # of machines that never called
 
     def __post_init__(self) -> None:
         self.cloud = FakeCloud(self.clock)
@@ -114,6 +116,7 @@ class World:
             unavailable=market.unavailable_offers,
             max_machines=self.max_machines,
             rescue_of=home_rescues.reader(self.database),
+            console=self.console,
         )
         outbox = NotificationOutbox(self.notify, "test") if self.notify else None
         reports = DecisionReports(JobMetrics(DaemonMetrics(), self.clock), outbox)

@@ -107,7 +107,7 @@ class _Machine:
 
 
 class FakeCloud:
-    """A `Cloud` that is `Interruptible` and `Stoppable`. `calls`: of each method, including failed ones."""
+    """A `Cloud` that is `Interruptible`, `Stoppable`, `HasConsole`. `calls`: of each method, including failed ones."""
 
     ignores: frozenset[str] = frozenset()
 
@@ -117,6 +117,7 @@ class FakeCloud:
         self.name = name
         self.faults = faults or Faults()
         self.calls: Counter[str] = Counter()
+        self.consoles: dict[str, str] = {}  # what machines have written to their console, by id
         self._clock = clock
         self._offers = default_offers(name) if offers is None else tuple(offers)
         self._machines: dict[str, _Machine] = {}
@@ -152,6 +153,11 @@ class FakeCloud:
             self._begin_call("describe")
             known = [machine for machine in map(self._machines.get, ids) if machine and self._is_visible(machine)]
             return [self._describe(machine) for machine in known if machine.request.offer.region == region]
+
+    def console_output(self, region: str, id: str) -> str:  # noqa: ARG002
+        with self._lock:
+            self._begin_call("console_output")
+            return self.consoles.get(id, "")
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
         with self._lock:

@@ -32,6 +32,7 @@ from perdure.controller.clouds.machine_options import boot_image
 from perdure.controller.clouds.reachability import NEVER_CALLED
 from perdure.controller.clouds.registry import find_cloud
 from perdure.controller.execute.call_types import IntentOutcome, RetryLater
+from perdure.controller.execute.console_output import ConsoleRecorder
 from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.execute.stopped_machines import StoppedMachines, attempt_of, lifetimes
 from perdure.controller.runtime.clock import Clock
@@ -79,6 +80,7 @@ class CloudActions:
     speed: float = 1.0  # of `clock`, relative to real time, in which clouds live
     max_machines: Mapping[str, int] = field(default_factory=dict)  # by cloud; wider launches are refused
     rescue_of: Callable[[int], HomeRescue | None] = lambda _cluster: None  # of a cluster's homes, if it was begun
+    console: ConsoleRecorder | None = None  # of machines that never called
 
     @property
     def _stopped(self) -> StoppedMachines:
@@ -234,6 +236,9 @@ class CloudActions:
             if not machines.known:
                 discovered = self._list_by_token(cloud, offer.region, intent)
             ranks = dict((id, rank) for rank, id in machines.known) or {m.instance_id: m.rank for m in discovered}
+            if ranks and tries == 0 and self.console is not None and (silent := intent.request.get("never_called")):
+                of_silent = [(rank, id) for id, rank in ranks.items() if rank in silent]
+                self.console.record(cloud, offer.region, intent.attempt_key, of_silent)
             if ranks:
                 failpoint("terminate.calling")
                 cloud.terminate(offer.region, list(ranks))

@@ -10,6 +10,7 @@ from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.execute.call_on_thread import CallOnThread
 from perdure.controller.execute.call_types import ResultSink
 from perdure.controller.execute.cloud_actions import CloudActions, StorageActions
+from perdure.controller.execute.console_output import ConsoleRecorder
 from perdure.controller.execute.dispatcher import Dispatcher
 from perdure.controller.execute.worker_pool import CloudPools
 from perdure.controller.runtime.clock import Clock
@@ -36,12 +37,14 @@ def build_pipeline(
     on_result: ResultSink,
     may_act: Callable[[], bool],
     on_call: Callable[[str, str, str, float], None],
+    console_logs: tuple[LogStore, Callable[[int], None]],
 ) -> tuple[CloudPools, Dispatcher]:
     """`on_result` receives every result, from any thread. `may_act`: whether the lease is held. `on_call`: as in
-    `CallOnThread`. The first arguments are fields of `CloudActions`."""
+    `CallOnThread`. `console_logs`: `logs` and `on_log` of `ConsoleRecorder`. The first arguments are fields of
+    `CloudActions`."""
     executor = CloudActions(
         clouds, keyring, storage, clock, endpoint, artifacts, unavailable, fingerprint, speed, quotas.max_machines,
-        home_rescues.reader(database),
+        home_rescues.reader(database), ConsoleRecorder(*console_logs, endpoint),
     )  # fmt: skip
     read_usage = usage_reader(database, clock, always=quotas.limits_launches)
     pools = CloudPools(quotas, read_usage, CallOnThread(executor, on_result, may_act, on_call))

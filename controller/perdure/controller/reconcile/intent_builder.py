@@ -21,6 +21,8 @@ from perdure.controller.store.tables import JobRow, TaskRow
 from perdure.recovery import actions
 from perdure.recovery.job import JobView
 from perdure.recovery.market.view import Market, Offer
+from perdure.recovery.reasons import Reason
+from perdure.recovery.statuses import NodePhase
 
 Job = JobRow.__table__  # type: ignore[attr-defined]
 Task = TaskRow.__table__  # type: ignore[attr-defined]
@@ -142,7 +144,10 @@ class IntentBuilder:
     def _terminate_request(self, job: JobView, action: actions.Terminate) -> dict[str, Any]:
         attempt = job.tasks[action.task].attempt(action.generation)
         assert attempt is not None, "an attempt lives until its termination is confirmed"
-        return {"controller": self.controller, "offer": codec.encode_offer(attempt.offer)}
+        request = {"controller": self.controller, "offer": codec.encode_offer(attempt.offer)}
+        if attempt.reason is not Reason.BOOT_TIMEOUT:
+            return request
+        return {**request, "never_called": [n.rank for n in attempt.nodes if n.phase is NodePhase.NOT_CONNECTED]}
 
 
 def _read_tasks(conn: Connection, job_ids: Collection[int]) -> dict[tuple[int, int], Any]:

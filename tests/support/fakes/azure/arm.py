@@ -148,18 +148,25 @@ class Arm:
             return Answer(200, vm.resource(with_view=False))
 
     def act(self, group: str, path: str, action: str) -> Answer:
-        """`action`: deallocate, start or simulateEviction."""
+        """`action`: deallocate, start, retrieveBootDiagnosticsData or simulateEviction."""
         if action == "simulateEviction":
             return self.simulate_eviction(group, path)
         with self._lock:
             self._settle()
             vm = self._require_vm(group, path)
+            if action == "retrieveBootDiagnosticsData":
+                if not vm.body["properties"].get("diagnosticsProfile", {}).get("bootDiagnostics", {}).get("enabled"):
+                    raise Invalid("OperationNotAllowed", "Boot diagnostics is not enabled for this machine.", 409)
+                return Answer(200, {"serialConsoleLogBlobUri": f"{self._base_url}/console/{vm.purchase.id}"})
             if action == "deallocate":
                 power.deallocate(vm, self._machines, _now(), delay_s=self._faults.delay_s)
             elif power.needs_start(vm):
                 self._admit(vm.body)
                 power.start(vm, self._machines, _now(), delay_s=self._faults.delay_s)
             return self._accepted(vm, 202, {})
+
+    def console(self, name: str) -> str:
+        return self._machines.agent_log(name) if self._machines else f"{name} login:"
 
     def _require_vm(self, group: str, path: str) -> Vm:
         self._require_group(group)

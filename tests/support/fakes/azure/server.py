@@ -51,7 +51,7 @@ _ROUTES = [
                 rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines/[^/]+/{action}",
                 f"Microsoft.Compute/virtualMachines/{action}/action",
             )
-            for action in ("deallocate", "start")
+            for action in ("deallocate", "start", "retrieveBootDiagnosticsData")
         ),
         (
             rf"{_GROUP}/providers/Microsoft.Compute/virtualMachines/[^/]+/simulateEviction",
@@ -210,6 +210,8 @@ class FakeAzure:
         if url.path == PATH:
             self.calls["prices"] += 1
             return retail.answer(self.url, dict(parse_qsl(url.query)), self.faults)
+        if url.path.startswith("/console/"):  # of a storage account of Azure's own: the URL has a signature
+            return Answer(200, self._arm.console(url.path.rpartition("/")[2]).encode(), {"Content-Type": "text/plain"})
         try:
             group, action = _route(method, url.path)
         except Invalid as invalid:

@@ -92,6 +92,10 @@ class Ec2:
                     if key not in _TYPES_CACHE:
                         _TYPES_CACHE[key] = self._moto(environ, form)
                     return _TYPES_CACHE[key]
+                case "GetConsoleOutput" if self._machines:
+                    return responses.console(
+                        parameters["InstanceId"], self._machines.agent_log(parameters["InstanceId"])
+                    )
                 case "GetSpotPlacementScores":
                     return _placement_scores(parameters, self._faults)
                 case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -53,6 +54,13 @@ def listing(action: str, name: str, items: Iterable[Mapping[str, str]], next_tok
         for key, value in item.items():
             ElementTree.SubElement(element, key).text = value
     ElementTree.SubElement(root, "nextToken").text = next_token
+    return Answer(200, ElementTree.tostring(root))
+
+
+def console(id: str, output: str) -> Answer:
+    root = ElementTree.Element("GetConsoleOutputResponse", xmlns=NAMESPACE)
+    ElementTree.SubElement(root, "instanceId").text = id
+    ElementTree.SubElement(root, "output").text = base64.b64encode(output.encode()).decode()
     return Answer(200, ElementTree.tostring(root))
 
 

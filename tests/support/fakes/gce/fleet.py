@@ -186,6 +186,9 @@ class Fleet:
             machine.project, machine.zone, kind, machine.link, at, due_at=due_at, finish=finish
         )
 
+    def console(self, machine: Machine) -> str:
+        return self._machines.agent_log(machine.name) if self._machines else f"{machine.name} login:"
+
     def stop(self, machine: Machine, at: float) -> Operation:
         """Begin to stop: its disk is kept."""
         begin = self._operations.begin

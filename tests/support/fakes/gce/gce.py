@@ -54,6 +54,7 @@ class Gce:
                 "instances.start": self._start,
                 "instances.setMetadata": self._set_metadata,
                 "instances.setLabels": self._set_labels,
+                "instances.getSerialPortOutput": self._console,
                 "instances.list": self._list,
                 "instances.aggregatedList": self._aggregated_list,
                 "instances.simulateMaintenanceEvent": self._simulate,
@@ -206,6 +207,10 @@ class Gce:
         text = {"zone": machine.zone, "region": machine.zone.rpartition("-")[0], "count": 1}
         errors = [{"code": code, "message": TEXTS.get(code, code).format(**text)}] if code else []
         return self._fleet.start(machine, errors, now()).to_json()
+
+    def _console(self, call: Call) -> dict[str, Any]:
+        output = self._fleet.console(self._named(call))
+        return {"kind": "compute#serialPortOutput", "contents": output, "start": "0", "next": str(len(output))}
 
     def _set_metadata(self, call: Call) -> dict[str, Any]:
         machine = self._named(call)

@@ -65,6 +65,10 @@ def required_permissions(settings: AwsSettings) -> Iterator[Permission]:
     yield Permission("ec2:RunInstances", "it launches machines")
     yield Permission("ec2:CreateTags", "it marks machines as Perdure's")
     yield Permission("ec2:TerminateInstances", "it terminates machines")
+    purpose = "the log of a job shows the console of a machine that never called"
+    yield Permission("ec2:GetConsoleOutput", purpose, is_required=False)
+    purpose = "errors name the statement that denies a launch"
+    yield Permission("sts:DecodeAuthorizationMessage", purpose, is_required=False)
     for action in ("StopInstances", "StartInstances", "ModifyInstanceAttribute"):
         yield Permission(f"ec2:{action}", "it keeps the disks of clusters that are stopped", is_required=False)
     for action in _OF_PORTS:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from perdure.controller.clouds.aws import controller_host, faults
 from perdure.controller.clouds.aws.account_check import AwsAccountCheck
-from perdure.controller.clouds.aws.machines import launch_request, open_ports, parse, restart, simulate_interruption
+from perdure.controller.clouds.aws.iam import denial, roles
+from perdure.controller.clouds.aws.machines import (
+    console,
+    launch_request,
+    open_ports,
+    parse,
+    restart,
+    simulate_interruption,
+)
 from perdure.controller.clouds.aws.machines.fabric import Fabric
 from perdure.controller.clouds.aws.machines.launch_request import TAG, Image
 from perdure.controller.clouds.aws.notices import SqsQueue
@@ -192,6 +200,9 @@ class AwsCloud:
 
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
         return launch_request.disk_price_per_hour(disk_gib, disk_tier)
+
+    def console_output(self, region: str, id: str) -> str:
+        return console.fetch_output(self._connections.ec2(region), id)
 
     def advice(self) -> Sequence[Advice]:
         return self._scores.advice() if self.settings.placement_scores else ()

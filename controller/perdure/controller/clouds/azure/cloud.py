@@ -164,6 +164,11 @@ class AzureCloud:
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
         return launch_request.disk_price_per_hour(disk_gib, disk_tier)
 
+    def console_output(self, region: str, id: str) -> str:
+        machines = self._connections.client().virtual_machines
+        where = machines.retrieve_boot_diagnostics_data(self._networks.group(region), id).serial_console_log_blob_uri
+        return self._connections.read_signed(where) if where else ""
+
     def notice_queues(self) -> Sequence[NoticeQueue]:
         return [StorageQueue(self.name, url, self._connections.storage) for url in self.settings.interruption_queues]
 

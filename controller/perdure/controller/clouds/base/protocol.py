@@ -271,6 +271,15 @@ class StoppedMachineLost(Exception):
 
 
 @runtime_checkable
+class HasConsole(Protocol):
+    """A cloud that stores what its machines write to their console: it shows why one never called the controller."""
+
+    def console_output(self, region: str, id: str) -> str:
+        """What a machine that still exists has written, or the end of it; empty if the cloud has nothing yet."""
+        ...
+
+
+@runtime_checkable
 class Interruptible(Protocol):
     """A cloud that can simulate an interruption."""
 

@@ -40,6 +40,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
             "DescribeSubnets",
             "DescribeVolumes",
             "DescribeVpcs",
+            "GetConsoleOutput",
             "GetSpotPlacementScores",
             "ModifyInstanceAttribute",
             "ReleaseAddress",

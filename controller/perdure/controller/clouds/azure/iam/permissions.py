@@ -37,6 +37,8 @@ def required_permissions(settings: AzureSettings) -> Iterator[Permission]:
     if settings.identity is not None:
         action = "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
         yield Permission(action, "azure.identity needs it")
+    purpose = "the log of a job shows the console of a machine that never called"
+    yield Permission(f"{_MACHINES}/retrieveBootDiagnosticsData/action", purpose, is_required=False)
     for action in ("deallocate", "start"):
         purpose = "it keeps the disks of clusters that are stopped"
         yield Permission(f"{_MACHINES}/{action}/action", purpose, is_required=False)

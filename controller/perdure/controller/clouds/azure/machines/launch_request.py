@@ -123,6 +123,8 @@ def virtual_machine(
                     },
                 },
             },
+            # In a storage account of Azure's own: it shows why a machine never called.
+            "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
             "networkProfile": {
                 "networkApiVersion": NETWORK_API_VERSION,
                 "networkInterfaceConfigurations": [_interface(request, rank, settings, subnet, name)],

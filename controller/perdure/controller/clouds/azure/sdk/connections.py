@@ -108,6 +108,20 @@ class AzureConnections:
             raise HttpResponseError(response=response)
         return response.json()
 
+    def read_signed(self, url: str) -> str:
+        """The text at a URL that contains its own signature; no credentials are sent. Raises HttpResponseError."""
+        from azure.core.exceptions import HttpResponseError
+        from azure.core.rest import HttpRequest
+
+        with self._lock:
+            if self._price_list is None:
+                self._price_list = self._make_price_list()
+        response = self._price_list.send_request(HttpRequest("GET", url))
+        if response.status_code >= 400:
+            raise HttpResponseError(response=response)
+        content: bytes = response.content
+        return content.decode(errors="replace")
+
     def token(self) -> str:
         """An access token for Resource Manager. Raises azure's ClientAuthenticationError."""
         with self._lock:

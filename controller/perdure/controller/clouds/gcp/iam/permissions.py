@@ -42,6 +42,8 @@ def required_permissions(settings: GcpSettings) -> Iterator[Permission]:
     """The permissions that the controller uses with these settings."""
     for name, purpose in (*_LAUNCH, *_TERMINATE, *_DESCRIBE):
         yield Permission(name, purpose)
+    purpose = "the log of a job shows the console of a machine that never called"
+    yield Permission("compute.instances.getSerialPortOutput", purpose, is_required=False)
     for name in ("compute.instances.stop", "compute.instances.start"):
         yield Permission(name, "it keeps the disks of clusters that are stopped", is_required=False)
     for name in _PORTS:

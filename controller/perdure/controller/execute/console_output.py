@@ -1,0 +1,63 @@
+"""Puts what machines that never called have written to their console into the log of their attempt.
+
+It is the only trace of why such a machine was paid for and did nothing, and it ends with the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import structlog
+
+from perdure.controller.clouds.base.protocol import Cloud, HasConsole
+from perdure.controller.runtime.keys import AttemptKey
+from perdure.controller.store.logs.protocol import LogStore
+
+log = structlog.get_logger(__name__)
+
+MAX_CHARACTERS = 32 * 1024  # of one machine: the end of the console
+MAX_MACHINES = 2  # of an attempt: those of a gang fail alike
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
+_CONTROL = re.compile(r"[^\n\t\x20-\x7e\x85\xa0-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class ConsoleRecorder:
+    """Safe to use from any thread. `endpoint`: what the machines should have called."""
+
+    logs: LogStore
+    on_log: Callable[[int], None]  # called with the id of a job whose log has grown
+    endpoint: str
+
+    def record(self, cloud: Cloud, region: str, key: AttemptKey, machines: Collection[tuple[int, str]]) -> None:
+        """Add the console of each machine, (rank, instance id), to its empty log. Never raises: it only informs."""
+        for rank, id in sorted(machines)[:MAX_MACHINES]:
+            try:
+                if self.logs.size(key, rank) == 0:  # a repeated termination adds nothing
+                    self.logs.append(key, rank, 0, self._text(cloud, region, id).encode())
+                    self.on_log(key[0])
+            except Exception as error:  # noqa: BLE001 - the machine is terminated in any case
+                log.warning("console.not_recorded", job=key[0], rank=rank, instance=id, error=str(error))
+
+    def _text(self, cloud: Cloud, region: str, id: str) -> str:
+        begin = f"[perdure: {id} never called {self.endpoint}."
+        if not isinstance(cloud, HasConsole):
+            return f"{begin}]\n"
+        try:
+            output = readable(cloud.console_output(region, id))
+        except Exception as error:  # noqa: BLE001 - the cloud classifies its own errors
+            return f"{begin} Its console cannot be read: {cloud.classify(error).message}]\n"
+        if not output:
+            return f"{begin} {cloud.name} has no output of its console.]\n"
+        return f"{begin} Its console:]\n{output}\n[perdure: the end of the console of {id}]\n"
+
+
+def readable(output: str) -> str:
+    """The end of a console's output without escape sequences and control characters, from the start of a line on."""
+    text = _CONTROL.sub("", _ESCAPE.sub("", output.replace("\r\n", "\n").replace("\r", "\n"))).strip()
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return text[-MAX_CHARACTERS:].partition("\n")[2] or text[-MAX_CHARACTERS:]
