@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from xml.etree import ElementTree
@@ -9,7 +10,7 @@ from xml.etree import ElementTree
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from support.fakes.ec2 import validation
-from support.fakes.ec2.faults import Faults
+from support.fakes.ec2.faults import TEXTS, Faults
 from support.fakes.ec2.responses import Answer
 
 # The name of a service in signatures → its name in botocore.
@@ -46,6 +47,10 @@ def answer(service: str, region: str, action: str, form: Mapping[str, str], body
         case "sts:GetCallerIdentity":
             validation.read(action, form, service="sts")
             return _description(service, action, {"Arn": ARN, "UserId": "AIDAFAKE", "Account": DEFAULT_ACCOUNT_ID})
+        case "sts:DecodeAuthorizationMessage":
+            parameters = validation.read(action, form, service="sts")
+            decoded = base64.b64decode(parameters["EncodedMessage"]).decode()
+            return _description(service, action, {"DecodedMessage": decoded})
         case "iam:SimulatePrincipalPolicy":
             parameters = validation.read(action, form, service="iam")
             if parameters["PolicySourceArn"] != ARN:
@@ -71,6 +76,15 @@ def answer(service: str, region: str, action: str, form: Mapping[str, str], body
             return Answer(200, json.dumps(page).encode(), _JSON)
         case unknown:
             raise validation.Invalid("InvalidAction", f"the fake has no {unknown}")
+
+
+def denial(action: str, region: str) -> str:
+    """The message of a call that a service control policy denies."""
+    statement = {"statementId": "DenyRegions", "sourcePolicyId": "p-FullAWSAccess", "effect": "DENY"}
+    context = {"action": action, "resource": f"arn:aws:ec2:{region}:1:instance/*"}
+    decoded = {"allowed": False, "explicitDeny": True, "matchedStatements": {"items": [statement]}, "context": context}
+    encoded = base64.b64encode(json.dumps(decoded).encode()).decode()
+    return TEXTS["denied region"].format(action=action, region=region, encoded=encoded)
 
 
 def error(service: str, invalid: validation.Invalid) -> Answer:

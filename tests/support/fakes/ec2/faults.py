@@ -14,6 +14,9 @@ TEXTS = {
     "MaxSpotInstanceCountExceeded": "Max spot instance count exceeded",
     "VcpuLimitExceeded": "You have requested more vCPU capacity than your current vCPU limit of 0 allows.",
     "UnauthorizedOperation": "You are not authorized to perform this operation.",
+    "denied region": "You are not authorized to perform this operation. User: arn:aws:sts::1:assumed-role/r/s is not "
+    "authorized to perform: {action} on resource: arn:aws:ec2:{region}:1:instance/* with an explicit deny in a service "
+    "control policy. Encoded authorization failure message: {encoded}",
     "AuthFailure": "AWS was not able to validate the provided access credentials",
     "RequestLimitExceeded": "Request limit exceeded.",
     "DryRunOperation": "Request would have succeeded, but DryRun flag is set.",
@@ -30,6 +33,7 @@ class Faults:
     deny: str | None = None  # the error code of every call, as with invalid credentials
     #: what the policy does not allow: "ec2:RunInstances", "sqs:DeleteMessage on arn:…"
     forbid: set[str] = field(default_factory=set)
+    denied_regions: set[str] = field(default_factory=set)  # by the organization; where every call is rejected
     policy: Sequence[Mapping[str, Any]] = ()  # if any: the statements that allow calls of EC2, and no others
     quotas: dict[tuple[str, str], float] = field(default_factory=dict)  # (region, code) → limit
     throttle: int = 0  # how many of the next calls are throttled

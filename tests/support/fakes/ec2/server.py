@@ -175,6 +175,8 @@ class FakeEc2:
             return responses.error(code, TEXTS[code])
         try:
             parameters = validation.read(action, form)
+            if region in self.faults.denied_regions:
+                raise validation.Invalid("UnauthorizedOperation", account.denial(f"ec2:{action}", region))
             if f"ec2:{action}" in self.faults.forbid:
                 raise validation.Invalid("UnauthorizedOperation", TEXTS["UnauthorizedOperation"])
             if self.faults.policy:

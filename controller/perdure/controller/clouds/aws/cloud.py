@@ -31,6 +31,7 @@ from perdure.controller.clouds.base.account_checks import Finding
 from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.notice_queue import NoticeQueue
+from perdure.controller.clouds.base.partial_listing import combine
 from perdure.controller.clouds.base.protocol import (
     Disk,
     Fault,
@@ -130,6 +131,8 @@ class AwsCloud:
             if faults.code_of(error) in faults.MISSING_GROUP and usual is not None and usual in str(error):
                 message = f"aws.security_groups: {usual} does not exist in {offer.region}"
                 raise CloudRejected("InvalidParameterValue", message) from error
+            if faults.code_of(error) == denial.CODE:
+                raise denial.explained(error, lambda: self._connections.service("sts", offer.region)) from error
             if faults.code_of(error) != "IdempotentParameterMismatch":
                 raise
             # The token was used with other parameters: the image or the agent has changed since.
@@ -153,10 +156,15 @@ class AwsCloud:
         return list({**recent, **listed}.values())
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
+        def of_region(region: str) -> Sequence[Instance] | Exception:
+            try:
+                return self._tagged(region, "controller", controller, living=True)
+            except Exception as error:  # noqa: BLE001 - a region that is denied must not hide the others
+                return error
+
         regions = self.regions()
         with ThreadPoolExecutor(MAX_CONCURRENT_REGIONS, thread_name_prefix="aws-list") as pool:
-            listed = pool.map(lambda region: self._tagged(region, "controller", controller, living=True), regions)
-            return [instance for in_region in listed for instance in in_region]
+            return combine(dict(zip(regions, pool.map(of_region, regions), strict=True)))
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         for batch in _batches(ids):

@@ -158,15 +158,16 @@ MISSING_GROUP = ("InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound")
 # (part of the message, rule), for codes with several meanings.
 MESSAGES: tuple[tuple[str, FaultRule], ...] = (
     # Landing zones deny regions, not the account: docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied
+    # So do permissions boundaries and policies of permission sets. A missing permission concerns all regions.
     (
-        "explicit deny in a service control policy",
+        "with an explicit deny in ",
         FaultRule(
             FaultKind.AVOID_REGION,
             Reason.BAD_REQUEST,
             24 * 3600.0,
             any_market=True,
             any_type=True,
-            hint="leave the region out of aws.regions, or have the organization's policy changed",
+            hint="leave the region out of aws.regions, or have the policy changed that denies it",
         ),
     ),
     # The built-in table contains zones that not every account has.

@@ -27,6 +27,7 @@ from perdure.controller.clouds.base.account_checks import Finding
 from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.notice_queue import NoticeQueue
+from perdure.controller.clouds.base.partial_listing import combine
 from perdure.controller.clouds.base.protocol import (
     Disk,
     EventuallyConsistent,
@@ -124,8 +125,12 @@ class AzureCloud:
         return [*existing.values(), *self._tombstones.describe_missing(region, missing)]
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
-        results = _parallel(self._list, self.regions())
-        return [one for result in results for one in _unwrap(result) if one.owner.controller == controller]
+        regions = self.regions()
+        return [
+            one
+            for one in combine(dict(zip(regions, parallel(self._list, regions), strict=True)))
+            if one.owner.controller == controller
+        ]
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         names = [id for id in ids if launch_request.is_name(id)]

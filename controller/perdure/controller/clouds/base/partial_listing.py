@@ -19,6 +19,20 @@ class PartialListing(Exception):
         self.failures = failures
 
 
+def combine(listed: Mapping[str, Sequence[Instance] | Exception]) -> list[Instance]:
+    """The machines of all regions, by what each region has answered.
+
+    Raises PartialListing if some regions have failed, and the first error if all have.
+    """
+    failures = {region: answer for region, answer in listed.items() if isinstance(answer, Exception)}
+    if failures and len(failures) == len(listed):
+        raise next(iter(failures.values()))
+    instances = [one for answer in listed.values() if not isinstance(answer, Exception) for one in answer]
+    if failures:
+        raise PartialListing(instances, failures)
+    return instances
+
+
 def list_known(cloud: Cloud, controller: str) -> tuple[Sequence[Instance], Mapping[str, Exception]]:
     """`Cloud.list_owned` of the regions that answer, and the errors of the others, by region.
 

@@ -65,6 +65,12 @@ _NO_SUBNET = FaultRule(
     hint="create one in this region, or name one in gcp.subnets",
 )
 
+
+def _policy(hint: str) -> FaultRule:
+    """The rule for a policy of the organization, which concerns every machine of the project."""
+    return FaultRule(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, any_market=True, any_type=True, hint=hint)
+
+
 # A failed bulk insert has this code in addition to the cause, and sometimes alone.
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"
 # The operation is not done yet.
@@ -159,6 +165,21 @@ MESSAGES: tuple[tuple[str, FaultRule], ...] = (
             hint="ask Google for a higher quota of GPUs (all regions), or allow another cloud",
         ),
     ),
+    # Organization policies: cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints
+    ("constraints/compute.vmExternalIpAccess", _policy("set external_ip: false in the section gcp of config.yaml")),
+    ("constraints/compute.trustedImageProjects", _policy("name an image of a trusted project in gcp.image")),
+    (
+        "constraints/gcp.resourceLocations",
+        FaultRule(
+            FaultKind.AVOID_REGION,
+            Reason.BAD_REQUEST,
+            24 * 3600.0,
+            any_market=True,
+            any_type=True,
+            hint="name the regions that your organization permits in gcp.regions",
+        ),
+    ),
+    ("constraints/[a-z]+\\.", _policy("have the organization's policy changed, or use another project")),
     ("is not found or access is unauthorized", _NOT_HERE),
     # The built-in table assumes that every zone sells every type.
     ("Machine type .*does not exist in zone", _NOT_OFFERED_HERE),

@@ -1,0 +1,47 @@
+"""Explains a denied call: EC2 encodes which statement of which policy denies it.
+
+docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html. The encoded text is of no use to users
+and fills a screen, so it is left out of the message in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from perdure.controller.clouds.base.faults import CloudRejected
+
+CODE = "UnauthorizedOperation"
+_ENCODED = re.compile(r"\s*Encoded authorization failure message:\s*(?P<text>\S+)")
+_MAX_STATEMENTS = 3
+
+
+def explained(error: Exception, sts: Callable[[], Any]) -> Exception:
+    """The same rejection, with what STS decodes of it if the controller may ask. `sts`: returns a client."""
+    message = str(getattr(error, "response", {}).get("Error", {}).get("Message") or error)
+    match = _ENCODED.search(message)
+    if match is None:
+        return error
+    plain = _ENCODED.sub("", message).rstrip(" .")
+    try:
+        decoded = sts().decode_authorization_message(EncodedMessage=match["text"])["DecodedMessage"]
+        details = "; ".join(_details(json.loads(decoded)))
+    except Exception:  # noqa: BLE001 - not every controller may decode it
+        details = "to see which statement denies it, allow the controller sts:DecodeAuthorizationMessage"
+    return CloudRejected(CODE, f"{plain} ({details})" if details else plain)
+
+
+def _details(decoded: Mapping[str, Any]) -> Iterator[str]:
+    """What was denied, and the statements that deny it."""
+    context = decoded.get("context") or {}
+    if context.get("action") and context.get("resource"):
+        yield f"{context['action']} on {context['resource']}"
+    statements = (decoded.get("matchedStatements") or {}).get("items") or []
+    for statement in statements[:_MAX_STATEMENTS]:
+        name = statement.get("statementId") or "without a Sid"
+        source = f" of {statement['sourcePolicyId']}" if statement.get("sourcePolicyId") else ""
+        yield f"statement {name}{source}"
+    if not decoded.get("explicitDeny") and not statements:
+        yield "no policy allows it"
