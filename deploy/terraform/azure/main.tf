@@ -98,7 +98,7 @@ resource "azurerm_managed_disk" "state" {
 
 module "user_data" {
   source  = "../user-data"
-  device  = "/dev/disk/azure/scsi1/lun0"
+  device  = "/dev/disk/azure/scsi1/lun0,/dev/disk/azure/data/by-lun/0" # as SCSI, or as NVMe
   address = azurerm_public_ip.this.ip_address
   package = var.package
   config  = merge({ azure = { subscription = data.azurerm_subscription.this.subscription_id } }, var.config)

@@ -87,7 +87,7 @@ def test_host__has_an_identity_an_open_port_and_its_disk(
     config = yaml.safe_load(b64decode(properties["osProfile"]["customData"]))
     files = {one["path"]: gzip.decompress(b64decode(one["content"])).decode() for one in config["write_files"]}
     assert files["/opt/perdure/installer.py"] == "print('the program')"
-    device = f"/dev/disk/azure/scsi1/lun{state['lun']}"
+    device = f"/dev/disk/azure/scsi1/lun{state['lun']},/dev/disk/azure/data/by-lun/{state['lun']}"
     assert config["runcmd"][0] == ["/opt/perdure/mount_state.sh", device, "/var/lib/perdure"]
 
 

@@ -25,11 +25,13 @@ from perdure.controller.clouds.base.protocol import (
     Cloud,
     Disk,
     EventuallyConsistent,
+    HasHostOffers,
     HostRequirements,
     Instance,
     InstanceState,
     LaunchRequest,
     Owner,
+    Stoppable,
 )
 from perdure.controller.clouds.pricing.price_list import FIRST_FETCH_TIMEOUT_S, HasPriceList
 from perdure.controller.hosting import bundle, config, retry
@@ -55,6 +57,8 @@ _ELSEWHERE = (
 
 MIN_VCPUS, MIN_MEMORY_GIB = 2.0, 4.0
 ROOT_GIB = 20
+HOURS_PER_MONTH = 730
+ADDRESS_PRICE_PER_HOUR = 0.005  # of a public IPv4 address: the same in all three clouds, 2026
 INSTALLER_TIMEOUT_S = 900.0
 INSTALL_TIMEOUT_S = 1800.0
 SERVE_TIMEOUT_S = 120.0
@@ -184,7 +188,7 @@ def _provision(home: Path, cloud: Cloud, record: Hosted, request: HostRequest, c
     requirements = HostRequirements(
         program, config.home_on_machine(disk, cloud), disk, record.port, request.allowed_cidr, request.role
     )
-    report(f"Launching {offer.instance_type} in {offer.zone}, on demand, for ${offer.price_per_hour:.4f} an hour …")
+    report(f"Launching {offer.instance_type} in {offer.zone}, on demand, for {_price(cloud, offer, disk.gib)} …")
     instance = retry.call_until_ready(
         "launching the machine",
         cloud,
@@ -216,6 +220,7 @@ def _offers(cloud: Cloud, request: HostRequest) -> list[Offer]:
     if isinstance(cloud, HasPriceList):
         cloud.prices.refresh(FIRST_FETCH_TIMEOUT_S)
     try:
+        hosts = cloud.host_offers(request.region) if isinstance(cloud, HasHostOffers) and request.region else ()
         available = [
             offer
             for offer in cloud.offers()
@@ -241,6 +246,16 @@ def _offers(cloud: Cloud, request: HostRequest) -> list[Offer]:
         kinds = ", ".join(sorted({offer.instance_type for offer in available})[:12])
         raise CannotHost(f"{request.infra} sells no {request.instance_type or 'such machine'}: choose among {kinds}")
     return sorted(fit, key=lambda offer: (offer.price_per_hour, offer.zone))
+
+
+def _price(cloud: Cloud, offer: Offer, disk_gib: int) -> str:
+    """What the machine costs, by the prices known here, and a month of it with its disks and a public address."""
+    hourly = f"${offer.price_per_hour:.4f} an hour"
+    if not isinstance(cloud, Stoppable) or config.shares_computer(cloud.name):
+        return hourly
+    disks = sum(cloud.disk_price_per_hour(offer, gib, None) for gib in (ROOT_GIB, disk_gib))
+    monthly = HOURS_PER_MONTH * (offer.price_per_hour + disks + ADDRESS_PRICE_PER_HOUR)
+    return f"{hourly} (about ${monthly:.0f} a month with its disks and a public address)"
 
 
 def _create_installer(record: Hosted, disk: Disk, clock: Clock) -> tuple[str, str, str]:

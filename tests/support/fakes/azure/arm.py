@@ -18,7 +18,7 @@ from support.fakes.azure.holdings import Holdings
 from support.fakes.azure.metadata import MetadataService
 from support.fakes.azure.responses import Answer, Headers, Invalid
 from support.fakes.azure.retail import price
-from support.fakes.azure.sizes import SIZES
+from support.fakes.azure.sizes import LAUNCHED
 from support.fakes.azure.vms import Vm
 from support.fakes.instance_processes import InstanceProcess, Machines
 from support.fakes.purchases import Purchase
@@ -231,7 +231,7 @@ class Arm:
     def _check(self, body: dict[str, Any]) -> None:
         """Check what the models of the SDK do not cover. Raises Invalid."""
         properties = body["properties"]
-        if properties["hardwareProfile"]["vmSize"] not in SIZES:
+        if properties["hardwareProfile"]["vmSize"] not in LAUNCHED:
             text = f"The value {properties['hardwareProfile']['vmSize']} provided for the VM size is not valid."
             raise Invalid("InvalidParameter", text)
         if properties.get("priority") != "Spot" and ("evictionPolicy" in properties or "billingProfile" in properties):
@@ -262,7 +262,7 @@ class Arm:
 
     def _record_launch(self, path: str, body: dict[str, Any]) -> Vm:
         zone, market = vms.zone_of(body), vms.market_of(body)
-        kind = SIZES[body["properties"]["hardwareProfile"]["vmSize"]]
+        kind = LAUNCHED[body["properties"]["hardwareProfile"]["vmSize"]]
         tags = dict(body.get("tags") or {})
         purchase = Purchase(
             id=path.rpartition("/")[2],

@@ -5,7 +5,7 @@ Names and figures: learn.microsoft.com/azure/virtual-machines/sizes/overview. Pr
 
 from __future__ import annotations
 
-from perdure.controller.clouds.azure.pricing.catalog import TYPES
+from perdure.controller.clouds.azure.pricing.catalog import HOST_TYPES, TYPES
 from perdure.controller.clouds.pricing.region_catalog import InstanceType
 
 # Sizes that the table lacks and a task may request.
@@ -28,11 +28,12 @@ UNFIT = {
     "Standard_M8ms": {"vCPUs": "8", "MemoryGB": "218.75"},
 }
 SIZES = {**TYPES, **LACKING}
+LAUNCHED = {**SIZES, **HOST_TYPES}  # controllers have sizes of their own
 
 
 def capabilities(size: str) -> dict[str, str]:
     """The capabilities of a size. Azure returns the values as text."""
-    kind = SIZES.get(size)
+    kind = LAUNCHED.get(size)
     specific = UNFIT.get(size, {})
     if kind is not None:
         specific = {"vCPUs": f"{kind.vcpus:g}", "vCPUsAvailable": f"{kind.vcpus:g}", "MemoryGB": f"{kind.memory_gib:g}"}

@@ -9,7 +9,7 @@ from typing import Any
 from perdure.controller.clouds.azure.pricing.catalog import REGIONS
 from support.fakes.azure.faults import Faults
 from support.fakes.azure.responses import Answer, Invalid
-from support.fakes.azure.sizes import SIZES, UNFIT, capabilities
+from support.fakes.azure.sizes import LAUNCHED, SIZES, UNFIT, capabilities
 
 LIMIT, USED = 100, 12
 
@@ -47,7 +47,7 @@ def skus(query: Mapping[str, str], faults: Faults) -> Answer:
     if selected is None or selected[1] not in REGIONS:
         raise Invalid("InvalidFilter", f"The filter {query.get('$filter')!r} is not supported.")
     region = selected[1]
-    listed = [_machine(size, region, faults) for size in [*SIZES, *UNFIT]]
+    listed = [_machine(size, region, faults) for size in [*LAUNCHED, *UNFIT]]
     disk = {"resourceType": "disks", "name": "Premium_LRS", "locations": [region]}
     return Answer(200, {"value": [disk, *listed]})
 

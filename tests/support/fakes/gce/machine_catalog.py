@@ -83,7 +83,9 @@ _NEW = (
 NOT_OFFERED = (
     MachineType("c3-standard-4", 4, 16, more={"deprecated": {"state": "DEPRECATED"}}),
     MachineType("c4-standard-8-lssd", 8, 30, ssds=1),  # its SSDs have another price
+    MachineType("e2-medium", 2, 4, more={"isSharedCpu": True}),  # for controllers only
     MachineType("e2-micro", 2, 1, more={"isSharedCpu": True}),  # shares a core
+    MachineType("e2-small", 2, 2, more={"isSharedCpu": True}),  # for controllers only
     MachineType("g4-standard-48", 48, 180, ("nvidia-rtx-pro-6000", 1)),  # an unknown GPU
     MachineType("h3-standard-88", 88, 352),  # an unknown family
     MachineType("n1-ultramem-40", 40, 961),  # billed under its new name, m1

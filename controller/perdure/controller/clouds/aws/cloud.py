@@ -44,7 +44,7 @@ from perdure.controller.clouds.base.protocol import (
 from perdure.controller.clouds.base.recent_launches import RecentLaunches
 from perdure.controller.clouds.pricing.cache import OfferCache
 from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
-from perdure.controller.clouds.pricing.region_catalog import RegionCatalog
+from perdure.controller.clouds.pricing.region_catalog import RegionCatalog, host_offers
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.market.history import Advice
 from perdure.recovery.market.unavailable import FaultKind

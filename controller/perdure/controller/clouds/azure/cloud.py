@@ -20,7 +20,7 @@ from perdure.controller.clouds.azure.machines import launch_request, parse
 from perdure.controller.clouds.azure.machines.networks import Networks
 from perdure.controller.clouds.azure.machines.tombstones import AzureTombstones
 from perdure.controller.clouds.azure.notices import StorageQueue
-from perdure.controller.clouds.azure.pricing import catalog, region_prices
+from perdure.controller.clouds.azure.pricing import catalog, region_prices, skus
 from perdure.controller.clouds.azure.sdk.connections import AzureConnections
 from perdure.controller.clouds.azure.settings import AzureSettings
 from perdure.controller.clouds.base.account_checks import Finding
@@ -40,7 +40,7 @@ from perdure.controller.clouds.base.protocol import (
 )
 from perdure.controller.clouds.pricing.cache import OfferCache
 from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
-from perdure.controller.clouds.pricing.region_catalog import RegionCatalog
+from perdure.controller.clouds.pricing.region_catalog import RegionCatalog, host_offers
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Market, Offer
@@ -181,6 +181,13 @@ class AzureCloud:
         """Azure determines the notice (at least 30 seconds) and when it begins."""
         machines = self._connections.client().virtual_machines
         machines.simulate_eviction(self._networks.group(region), instance_id)
+
+    def host_offers(self, region: str) -> Sequence[Offer]:
+        zones: dict[str, list[str]] = {}
+        for sku in skus.fetch(self._connections.client(), region, catalog.HOST_TYPES.__contains__).values():
+            for zone in region_prices.zones_of(region, sku) if sku.is_available else ():
+                zones.setdefault(zone, []).append(sku.name)
+        return host_offers(self.name, region, zones, catalog.HOST_TYPES, catalog.on_demand_price)
 
     def environment_settings(self) -> Mapping[str, str]:
         return {"subscription": self._connections.subscription}

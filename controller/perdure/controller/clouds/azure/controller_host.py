@@ -22,7 +22,8 @@ NETWORK_API = "2024-05-01"
 STATE_TAG = f"{TAG}state"
 DISK_KIND = "StandardSSD_LRS"
 LUN = 0
-DEVICE = f"/dev/disk/azure/scsi1/lun{LUN}"  # no size of the catalog has NVMe disks
+# As SCSI and, on sizes of version 6 and newer, as NVMe: learn.microsoft.com/azure/virtual-machines/azure-vm-utilities
+DEVICE = f"/dev/disk/azure/scsi1/lun{LUN},/dev/disk/azure/data/by-lun/{LUN}"
 SUCCEEDED = "Succeeded"
 
 

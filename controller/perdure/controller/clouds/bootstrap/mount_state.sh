@@ -1,14 +1,19 @@
 #!/bin/sh
-# Mounts the disk with a controller's state, and formats a blank one. $1: its device, $2: the mount point.
+# Mounts the disk with a controller's state, and formats a blank one.
+# $1: its device; if that depends on how the disk is attached, all its possible names, with commas. $2: the mount point.
 set -eu
-device=$1 folder=$2
+names=$(echo "$1" | tr ',' ' ') folder=$2
+device=
 tries=0
-until [ -b "$device" ]; do # it is attached after the machine has started
+while [ -z "$device" ]; do # it is attached after the machine has started
+  for name in $names; do
+    if [ -z "$device" ] && [ -b "$name" ]; then device=$(readlink -f "$name"); fi
+  done
+  [ -z "$device" ] || break
   tries=$((tries + 1))
-  [ "$tries" -le 600 ] || { echo "perdure: there is no disk $device" >&2; exit 1; }
+  [ "$tries" -le 600 ] || { echo "perdure: there is no disk $names" >&2; exit 1; }
   sleep 1
 done
-device=$(readlink -f "$device")
 # Format the disk only if it is certainly blank: one that cannot be read is not blank.
 status=0
 blkid -p "$device" >/dev/null || status=$?

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from perdure.controller.clouds.base.account_checks import Finding
 from perdure.controller.clouds.base.drivers import DriverFilter
@@ -31,22 +30,21 @@ from perdure.controller.clouds.gcp.notices import PubSubQueue
 from perdure.controller.clouds.gcp.pricing import catalog, region_prices
 from perdure.controller.clouds.gcp.pricing.retail_prices import GooglePriceList
 from perdure.controller.clouds.gcp.sdk.connections import GcpConnections
+from perdure.controller.clouds.gcp.sdk.parallel_calls import parallel
 from perdure.controller.clouds.gcp.settings import GcpSettings
 from perdure.controller.clouds.pricing.cache import OfferCache
 from perdure.controller.clouds.pricing.price_list import PriceList, PriceSource
-from perdure.controller.clouds.pricing.region_catalog import RegionCatalog
+from perdure.controller.clouds.pricing.region_catalog import RegionCatalog, host_offers
 from perdure.controller.runtime.clock import Clock
 from perdure.recovery.market.unavailable import FaultKind
 from perdure.recovery.market.view import Offer
 
 NAMES_PER_CALL = 50
-MAX_CONCURRENT_CALLS = 8
 # How long to wait for an operation. The service would wait for two minutes, but a stopping daemon waits for its calls.
 # A launch that takes longer is repeated with its token.
 WAIT_S = 25.0
 MAX_LAUNCH_TRIES = 16
 ANYBODY = "0.0.0.0/0"
-T = TypeVar("T")
 LINKS = "https://www.googleapis.com/compute/v1"
 
 
@@ -121,7 +119,7 @@ class GcpCloud:
         }
         missing = [id for id in places if id not in listed]
         recent = {instance.id: instance for instance in self._recent.find(region, missing)}
-        gone = _parallel(missing, self._tombstone)
+        gone = parallel(missing, self._tombstone)
         return [*listed.values(), *(dead or recent[id] for id, dead in gone.items() if dead or id in recent)]
 
     def list_owned(self, controller: str) -> Sequence[Instance]:
@@ -135,7 +133,7 @@ class GcpCloud:
         return [instance for instance in self._parse(resources) if instance.owner.controller == controller]
 
     def terminate(self, region: str, ids: Sequence[str]) -> None:
-        _parallel([id for id in ids if parse.place_of(id, region)], self._delete)
+        parallel([id for id in ids if parse.place_of(id, region)], self._delete)
 
     def classify(self, error: Exception) -> Fault:
         return faults.classify(error)
@@ -145,7 +143,7 @@ class GcpCloud:
     def stop(self, region: str, ids: Sequence[str]) -> None:
         states = (InstanceState.PENDING, InstanceState.RUNNING)
         on = [one.id for one in self.describe(region, ids) if one.state in states]
-        _parallel(on, lambda id: restart.stop(self._connections, id))
+        parallel(on, lambda id: restart.stop(self._connections, id))
 
     def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
         region, zone = request.offer.region, request.offer.zone
@@ -158,12 +156,12 @@ class GcpCloud:
             for operation in [change(self._connections, request, zone, one) for one in resources]:
                 self._complete(zone, operation)
         try:
-            begun = _parallel(off, lambda id: restart.start(self._connections, id))
+            begun = parallel(off, lambda id: restart.start(self._connections, id))
             for operation in begun.values():
                 self._complete(zone, operation)
         except Exception as error:
             if self.classify(error).kind is not FaultKind.AMBIGUOUS:  # otherwise the call is repeated
-                _parallel(off, lambda id: restart.stop(self._connections, id))  # it may not show yet that they run
+                parallel(off, lambda id: restart.stop(self._connections, id))  # it may not show yet that they run
             raise
         return self.describe(region, ids)
 
@@ -178,6 +176,13 @@ class GcpCloud:
 
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:
         return launch_request.disk_price_per_hour(offer.instance_type, disk_gib, disk_tier)
+
+    def console_output(self, region: str, id: str) -> str:  # noqa: ARG002 - the id has the zone
+        zone, _, name = id.partition("/")
+        request = {"project": self._connections.project, "zone": zone, "instance": name}
+        return str(
+            self._connections.instances.get_serial_port_output(request=request, **self._connections.once).contents
+        )
 
     def notice_queues(self) -> Sequence[NoticeQueue]:
         return [PubSubQueue(self.name, name, self._connections.session) for name in self.settings.interruption_queues]
@@ -194,6 +199,11 @@ class GcpCloud:
             )
         target = {"project": self._connections.project, "zone": place[0], "instance": place[1]}
         self._connections.instances.simulate_maintenance_event_unary(request=target, **self._connections.once)
+
+    def host_offers(self, region: str) -> Sequence[Offer]:
+        zones = {o.zone for o in self.offers() if o.region == region and o.instance_type.startswith("e2-")}
+        types = catalog.HOST_TYPES
+        return host_offers(self.name, region, dict.fromkeys(sorted(zones), types), types, catalog.on_demand_price)
 
     def environment_settings(self) -> Mapping[str, str]:
         return {"project": self._connections.project}
@@ -311,7 +321,7 @@ class GcpCloud:
             if parse.id_of(zone, name) not in listed
         ]
         self._tombstones.record_seen(missing)
-        gone = _parallel([instance.id for instance in missing], self._tombstone)
+        gone = parallel([instance.id for instance in missing], self._tombstone)
         launched = [*listed.values(), *(gone[instance.id] or instance for instance in missing)]
         self._recent.add(instance for instance in launched if instance.state is not InstanceState.GONE)
         return launched
@@ -333,7 +343,7 @@ class GcpCloud:
         instances = [one for one in map(parse.instance, resources) if one is not None]
         self._tombstones.record_seen(instances)
         ending = [one.id for one in instances if one.state in (InstanceState.ENDING, InstanceState.STOPPED)]
-        lifespans = _parallel(ending, self._lifespan)
+        lifespans = parallel(ending, self._lifespan)
         return [replace(i, gone_reason=lifespans[i.id].reason) if i.id in lifespans else i for i in instances]
 
     def _tombstone(self, id: str) -> Instance | None:
@@ -373,15 +383,6 @@ class GcpCloud:
 
     def _crawl(self, region: str, now: float) -> RegionCatalog:  # noqa: ARG002 - prices here have no time of day
         return region_prices.fetch(self._connections, self._price_list, region)
-
-
-def _parallel(ids: Sequence[str], function: Callable[[str], T]) -> dict[str, T]:
-    """Call `function` for each id, in parallel. Completes all calls before it raises the first error."""
-    if len(ids) < 2:
-        return {id: function(id) for id in ids}
-    with ThreadPoolExecutor(min(len(ids), MAX_CONCURRENT_CALLS), thread_name_prefix="gcp-calls") as pool:
-        futures = {id: pool.submit(function, id) for id in ids}
-    return {id: future.result() for id, future in futures.items()}
 
 
 def _any_of(names: Sequence[str]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from perdure.recovery.market.view import Market, Offer
 
 # zone → instance type → spot price in USD per hour, None where there is none
 Prices = dict[str, dict[str, float | None]]
@@ -43,6 +45,24 @@ class RegionCatalog:
     spot_only: list[str] = field(default_factory=list)
     #: Types without a reported price: their prices are the table's.
     table_priced: list[str] = field(default_factory=list)
+
+
+def host_offers(
+    cloud: str,
+    region: str,
+    zones: Mapping[str, Iterable[str]],
+    types: Mapping[str, InstanceType],
+    price: Callable[[InstanceType, str], float],
+) -> list[Offer]:
+    """On-demand offers of the types that each zone has. `price`: of a type in a region, USD per hour."""
+    offers = []
+    for zone, names in zones.items():
+        for kind in (types[name] for name in names if name in types):
+            usd = price(kind, region)
+            offers.append(
+                Offer(cloud, region, zone, kind.name, Market.ON_DEMAND, usd, usd, kind.vcpus, kind.memory_gib)
+            )
+    return offers
 
 
 def to_json(catalog: RegionCatalog) -> dict[str, Any]:

@@ -125,6 +125,18 @@ ZONES = {
 SPOT_SHARE = 0.4
 
 
+# Of controllers: types that save up CPU time while they idle. T3 types run on, at an extra charge, when it is used up.
+HOST_TYPES = {
+    kind.name: kind
+    for kind in (
+        InstanceType("t3a.small", 2, 2, 0.0188),
+        InstanceType("t3.small", 2, 2, 0.0208),
+        InstanceType("t3a.medium", 2, 4, 0.0376),
+        InstanceType("t3.medium", 2, 4, 0.0416),
+    )
+}
+
+
 def _types() -> Iterator[InstanceType]:
     for family, (gib_per_vcpu, usd_per_vcpu) in FAMILIES.items():
         for size, vcpus in SIZES.items():

@@ -35,12 +35,8 @@ def fetch_spot(ec2: EC2Client, now: float, types: Collection[str]) -> Prices:
     """Those of `types` that each zone offers, with their spot prices."""
     prices: Prices = {}
     for names in _batches(types):
-        offerings = ec2.get_paginator("describe_instance_type_offerings").paginate(
-            LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": names}]
-        )
-        for page in offerings:
-            for offering in page["InstanceTypeOfferings"]:
-                prices.setdefault(offering["Location"], {})[offering["InstanceType"]] = None
+        for name, place in _offerings(ec2, names):
+            prices.setdefault(place, {})[name] = None
         # From now on: this returns only the current price of each type and zone.
         history = ec2.get_paginator("describe_spot_price_history").paginate(
             InstanceTypes=names,  # type: ignore[arg-type]
@@ -53,6 +49,23 @@ def fetch_spot(ec2: EC2Client, now: float, types: Collection[str]) -> Prices:
                 if entry["InstanceType"] in zone and zone[entry["InstanceType"]] is None:
                     zone[entry["InstanceType"]] = float(entry["SpotPrice"])
     return prices
+
+
+def fetch_zones(ec2: EC2Client, types: Collection[str]) -> dict[str, list[str]]:
+    """Zone → those of `types` that it offers."""
+    zones: dict[str, list[str]] = {}
+    for names in _batches(types):
+        for name, zone in _offerings(ec2, names):
+            zones.setdefault(zone, []).append(name)
+    return zones
+
+
+def _offerings(ec2: EC2Client, names: list[str]) -> Iterator[tuple[str, str]]:
+    """(type, zone) of everything that is offered."""
+    pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
+        LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": names}]
+    )
+    return ((str(one["InstanceType"]), str(one["Location"])) for page in pages for one in page["InstanceTypeOfferings"])
 
 
 def fetch_on_demand(pricing: Any, region: str) -> dict[str, float]:

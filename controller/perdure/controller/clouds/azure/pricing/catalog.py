@@ -44,6 +44,17 @@ ACCELERATED = (
     ("Standard_ND96isr_H200_v5", 96, 1850, "H200", 8, 84.8),
 )
 
+# Of controllers: sizes that save up CPU time while they idle.
+HOST_TYPES = {
+    kind.name: kind
+    for kind in (
+        InstanceType("Standard_B1ms", 1, 2, 0.0207),
+        InstanceType("Standard_B2als_v2", 2, 4, 0.0374),
+        InstanceType("Standard_B2ls_v2", 2, 4, 0.0416),
+        InstanceType("Standard_B2s", 2, 4, 0.0416),
+    )
+}
+
 # Spot price ÷ on-demand price: an estimate, by accelerator (None: no accelerator).
 SPOT_SHARES = {None: 0.2, "T4": 0.2, "A10": 0.25, "A100": 0.35, "A100-80GB": 0.35, "H100": 0.4, "H200": 0.4}
 

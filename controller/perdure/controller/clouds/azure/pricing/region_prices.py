@@ -30,7 +30,7 @@ def fetch(connections: AzureConnections, region: str) -> RegionCatalog:
     prices = _prices(connections, region, offered)
     zones: Prices = {}
     for sku in offered.values():
-        for zone in _zones(region, sku):
+        for zone in zones_of(region, sku):
             zones.setdefault(zone, {})[sku.name] = _spot_price(sku, region, prices[Market.SPOT])
     shapes = {sku.name: sku.shape for sku in offered.values() if sku.shape is not None}
     return RegionCatalog(zones, prices[Market.ON_DEMAND], shapes)
@@ -57,7 +57,8 @@ def _spot_price(sku: Sku, region: str, prices: Mapping[str, float]) -> float | N
     return prices.get(sku.name, catalog.spot_price(table_type, region) if table_type else None)
 
 
-def _zones(region: str, sku: Sku) -> tuple[str, ...]:
+def zones_of(region: str, sku: Sku) -> tuple[str, ...]:
+    """The zones that sell a size, as offers name them."""
     return tuple(f"{region}-{zone}" for zone in sku.zones) or (region,)
 
 

@@ -109,6 +109,12 @@ CATALOG_MONTH = "2025-12"
 ZONES = {"us-central1": "abcf", "us-east1": "bcd", "europe-west1": "bcd"}
 
 
+# Of controllers: types that share cores.
+HOST_TYPES = {
+    kind.name: kind for kind in (InstanceType("e2-small", 2, 2, 0.016751), InstanceType("e2-medium", 2, 4, 0.033503))
+}
+
+
 def _types() -> Iterator[InstanceType]:
     for family, shape, gib_per_vcpu, sizes in SIZES:
         usd_per_vcpu, usd_per_gib, _ = RATES[family]
