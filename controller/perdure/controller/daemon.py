@@ -101,7 +101,7 @@ class Daemon:
 
     def __init__(self, settings: Settings, wall_clock: Clock) -> None:
         self.settings = settings
-        alone = settings.is_single_controller
+        alone, bounds = settings.is_single_controller, settings.bounds
         self._tls = tls = load_tls(settings.listen, host=settings.host, clock=wall_clock)
         self.database = database = open_database(settings.database_address)
         self._metrics = metrics = DaemonMetrics()
@@ -118,7 +118,6 @@ class Daemon:
         artifact_folder = (settings.local_home or settings.home) / "artifacts"
         self._blobs = blobs = open_blobs(settings.home / "uploads", artifact_folder, database, clock, shared=not alone)
         self._logs = open_logs(settings.home, database, member.owner, shared=not alone)
-        bounds = settings.bounds
         reserve = DiskReserve(settings.home, bounds.disk_reserve_bytes) if alone else None
         logs = BoundedLogs(self._logs, max_bytes=bounds.max_log_bytes, reserve=reserve)
         self._artifacts = build_artifacts(artifact_folder)

@@ -223,7 +223,7 @@ def _offers(cloud: Cloud, request: HostRequest) -> list[Offer]:
         hosts = cloud.host_offers(request.region) if isinstance(cloud, HasHostOffers) and request.region else ()
         available = [
             offer
-            for offer in cloud.offers()
+            for offer in (*hosts, *cloud.offers())
             if offer.market is Market.ON_DEMAND
             and offer.accelerators is None
             and request.region in (None, offer.region)
@@ -237,7 +237,7 @@ def _offers(cloud: Cloud, request: HostRequest) -> list[Offer]:
         if (
             offer.instance_type == request.instance_type
             if request.instance_type
-            else offer.vcpus >= MIN_VCPUS and offer.memory_gib >= MIN_MEMORY_GIB
+            else offer in hosts or (offer.vcpus >= MIN_VCPUS and offer.memory_gib >= MIN_MEMORY_GIB)
         )
     ]
     if not available:

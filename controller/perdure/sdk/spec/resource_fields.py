@@ -251,8 +251,8 @@ RESOURCE_FIELDS = {
     ),
     "ports": Field(
         Items(Parsed(quantities.port, "a port or a range such as 8080-8090", (int, str)), allow_single=True),
-        "Ports of a cluster's machines to open to the internet (AWS, Google Cloud). `perdure port-forward` reaches "
-        "every port, open or not.",
+        "Ports of a cluster's machines to open to the internet (AWS, Google Cloud, Azure). `perdure port-forward` "
+        "reaches every port, open or not.",
         no_effect=_OPENED_FOR_CLUSTERS,
     ),
     "labels": Field(

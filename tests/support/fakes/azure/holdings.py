@@ -64,6 +64,8 @@ class Holdings:
         if method == "PUT":
             return self._put(kind, path, body, now)
         if id not in self._all:
+            if method == "GET" and (made := self._made_with_a_machine(kind, path)) is not None:
+                return Answer(200, made)
             if method == "DELETE":
                 return Answer(204)
             raise Invalid("ResourceNotFound", f"The Resource '{path}' was not found.", 404)
@@ -76,6 +78,7 @@ class Holdings:
     def check(self, body: Mapping[str, Any], name: str, now: float) -> None:
         """Check that a new machine may use the resources that its body names. Raises Invalid."""
         properties = body["properties"]
+        self._check_firewalls(properties["networkProfile"], now)
         for reference in properties["networkProfile"].get("networkInterfaces", ()):
             self._require_existing(reference["id"])
             if others := self._holders(reference["id"], "networkInterfaces", name):
@@ -95,6 +98,15 @@ class Holdings:
         for id in body.get("identity", {}).get("userAssignedIdentities", {}):
             if id.lower() not in self._all and "/resourcegroups/own/" not in id.lower():
                 raise Invalid("FailedIdentityOperation", f"Resource '{id}' was not found.")
+
+    def _check_firewalls(self, profile: Mapping[str, Any], now: float) -> None:
+        """Check the security groups of the interfaces that are to be created. Raises Invalid."""
+        for configuration in profile.get("networkInterfaceConfigurations", ()):
+            if (group := configuration["properties"].get("networkSecurityGroup")) is not None:
+                self._require_existing(group["id"])
+                state = self._shown(FIREWALLS, group["id"].lower(), now)["properties"]["provisioningState"]
+                if state != "Succeeded":
+                    raise Invalid("ReferencedResourceNotProvisioned", f"{group['id']} is {state}.", 409)
 
     def _put(self, kind: str, path: str, body: Any, now: float) -> Answer:
         self._validate(kind, body)
@@ -159,6 +171,9 @@ class Holdings:
 
     def _require_unused(self, kind: str, path: str) -> None:
         within = [one for one in self.of(INTERFACES) if path.lower() in str(one).lower() and one["id"] != path]
+        if kind == FIREWALLS:
+            bodies = ((vm.id, str(vm.body["properties"]["networkProfile"])) for vm in self._vms())
+            within += [{"id": id} for id, profile in bodies if path.lower() in profile.lower()]
         if kind == FIREWALLS and within:
             raise Invalid("InUseNetworkSecurityGroupCannotBeDeleted", f"{path} is in use by {within[0]['id']}.")
         if kind == ADDRESSES and within:
@@ -167,6 +182,23 @@ class Holdings:
             raise Invalid("NicInUse", f"Network Interface {path} is used by an existing machine.")
         if kind == DISKS and self._holders(path, "dataDisks"):
             raise Invalid("OperationNotAllowed", f"Disk {path} is attached to a VM.", 409)
+
+    def _made_with_a_machine(self, kind: str, path: str) -> dict[str, Any] | None:
+        """The interface or the public address that Azure has created with a machine, whose name it has here."""
+        name = path.rpartition("/")[2]
+        vm = next((one for one in self._vms() if one.purchase.id.lower() == name.lower()), None)
+        profile = vm.body["properties"]["networkProfile"] if vm else {}
+        if vm is None or "networkInterfaceConfigurations" not in profile:
+            return None
+        about = {"id": path, "name": name, "type": kind}
+        if kind == ADDRESSES:
+            return {**about, "properties": {"ipAddress": f"127.78.1.{1 + vm.purchase.index}"}}
+        properties = profile["networkInterfaceConfigurations"][0]["properties"]
+        configuration: dict[str, Any] = {"privateIPAddress": vm.ip}
+        if "publicIPAddressConfiguration" in properties["ipConfigurations"][0]["properties"]:
+            configuration["publicIPAddress"] = {"id": path.replace(INTERFACES, ADDRESSES)}
+        group = {k: v for k, v in properties.items() if k == "networkSecurityGroup"}
+        return {**about, "properties": {**group, "ipConfigurations": [{"properties": configuration}]}}
 
     def _holders(self, id: str, part: str, but: str = "") -> list[str]:
         """The ids of machines, other than `but`, that use a resource."""

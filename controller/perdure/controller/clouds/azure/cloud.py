@@ -6,22 +6,21 @@ A launch starts the creation of its machines and returns them as PENDING. It rai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 import structlog
 
 from perdure.controller.clouds.azure import controller_host, faults
 from perdure.controller.clouds.azure.account_check import AzureAccountCheck
 from perdure.controller.clouds.azure.iam import managed_identity
-from perdure.controller.clouds.azure.machines import launch_request, parse
+from perdure.controller.clouds.azure.machines import launch_request, open_ports, parse
 from perdure.controller.clouds.azure.machines.networks import Networks
 from perdure.controller.clouds.azure.machines.tombstones import AzureTombstones
 from perdure.controller.clouds.azure.notices import StorageQueue
 from perdure.controller.clouds.azure.pricing import catalog, region_prices, skus
 from perdure.controller.clouds.azure.sdk.connections import AzureConnections
+from perdure.controller.clouds.azure.sdk.parallel_calls import parallel, unwrap
 from perdure.controller.clouds.azure.settings import AzureSettings
 from perdure.controller.clouds.base.account_checks import Finding
 from perdure.controller.clouds.base.drivers import DriverFilter
@@ -48,14 +47,10 @@ from perdure.recovery.reasons import Reason
 
 log = structlog.get_logger(__name__)
 
-MAX_CONCURRENT_CALLS = 16
 # The group or network may have been deleted: the next launch looks it up again.
 _NETWORK_IS_MISSING = {"InvalidResourceReference", "ResourceGroupNotFound"}
 # The second: the machine exists with other properties, for example because the agent has changed since.
 _MACHINE_EXISTS = {"PreconditionFailed", "PropertyChangeNotAllowed"}
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class AzureCloud:
@@ -104,12 +99,15 @@ class AzureCloud:
         # Names that this process has launched are not launched again, although Azure may have deleted them since.
         existing = self.describe(region, self._tombstones.known(names))
         subnet = self._networks.subnet(region)
+        firewall = self._firewall(request)
         bodies = {
-            name: launch_request.virtual_machine(request, rank, self.settings, subnet=subnet, name=name)
+            name: launch_request.virtual_machine(
+                request, rank, self.settings, subnet=subnet, name=name, firewall=firewall
+            )
             for rank, name in enumerate(names)
             if name not in {instance.id for instance in existing}
         }
-        results = _parallel(lambda item: self._create(region, *item), bodies.items())
+        results = parallel(lambda item: self._create(region, *item), bodies.items())
         launched = [result for result in results if isinstance(result, Instance)]
         failed = [result for result in results if isinstance(result, Exception)]
         if failed:
@@ -119,7 +117,7 @@ class AzureCloud:
 
     def describe(self, region: str, ids: Sequence[str]) -> Sequence[Instance]:
         names = [id for id in ids if launch_request.is_name(id)]
-        results = [_unwrap(result) for result in _parallel(lambda name: self._get(region, name), names)]
+        results = [unwrap(result) for result in parallel(lambda name: self._get(region, name), names)]
         existing = {instance.id: instance for instance in results if instance is not None}
         missing = [name for name in names if name not in existing]
         return [*existing.values(), *self._tombstones.describe_missing(region, missing)]
@@ -135,8 +133,8 @@ class AzureCloud:
     def terminate(self, region: str, ids: Sequence[str]) -> None:
         names = [id for id in ids if launch_request.is_name(id)]
         self._tombstones.record_termination(region, names)
-        for result in _parallel(lambda name: self._delete(region, name), names):
-            _unwrap(result)
+        for result in parallel(lambda name: self._delete(region, name), names):
+            unwrap(result)
 
     def classify(self, error: Exception) -> Fault:
         return faults.classify(error)
@@ -147,8 +145,8 @@ class AzureCloud:
         known = [
             one for one in self.describe(region, ids) if one.state not in (InstanceState.STOPPED, InstanceState.GONE)
         ]
-        for result in _parallel(lambda one: self._deallocate(region, one.id), known):
-            _unwrap(result)
+        for result in parallel(lambda one: self._deallocate(region, one.id), known):
+            unwrap(result)
 
     def start(self, request: LaunchRequest, ids: Sequence[str]) -> Sequence[Instance]:
         region = request.offer.region
@@ -156,15 +154,23 @@ class AzureCloud:
         if any(id not in known or known[id].state is InstanceState.GONE for id in ids):
             raise StoppedMachineLost(", ".join(ids))
         off = [known[id] for id in ids if known[id].state is InstanceState.STOPPED]
-        results = _parallel(lambda one: self._start(request, one), off)
+        results = parallel(lambda one: self._start(request, one), off)
         failed = [self._translate(region, result) for result in results if isinstance(result, Exception)]
         rejected = [error for error in failed if faults.classify(error).kind is not FaultKind.AMBIGUOUS]
         if rejected:
-            for result in _parallel(lambda one: self._deallocate(region, one.id), off):
-                _unwrap(result)  # of all of them: it may not show yet that they run
+            for result in parallel(lambda one: self._deallocate(region, one.id), off):
+                unwrap(result)  # of all of them: it may not show yet that they run
         if failed:
             raise (rejected or failed)[0]
         return self.describe(region, ids)
+
+    def public_addresses(self, region: str, ids: Sequence[str]) -> Mapping[str, str]:
+        names = [id for id in ids if launch_request.is_name(id)]
+        results = [unwrap(one) for one in parallel(lambda name: self._public_address(region, name), names)]
+        return {name: address for name, address in zip(names, results, strict=True) if address}
+
+    def close_ports(self, region: str, name: str) -> None:
+        open_ports.close(self._connections, self._networks.path(region), name)
 
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
         return launch_request.disk_price_per_hour(disk_gib, disk_tier)
@@ -245,6 +251,22 @@ class AzureCloud:
 
     def _controller_resources(self, name: str, region: str) -> controller_host.ControllerResources:
         return controller_host.ControllerResources(self._connections, self._networks.path(region), region, name)
+
+    def _firewall(self, request: LaunchRequest) -> str | None:
+        """The id of the security group with the open ports of the request; None if it opens none."""
+        if (ports := request.open_ports) is None:
+            return None
+        region, controller = request.offer.region, request.owner.controller
+        return open_ports.ensure(self._connections, self._networks.path(region), region, ports, controller=controller)
+
+    def _public_address(self, region: str, name: str) -> str | None:
+        from azure.core.exceptions import ResourceNotFoundError
+
+        try:
+            machine = self._connections.client().virtual_machines.get(self._networks.group(region), name)
+        except ResourceNotFoundError:
+            return None
+        return open_ports.public_address(self._connections, machine)
 
     def _crawl(self, region: str, now: float) -> RegionCatalog:  # noqa: ARG002 - prices here have no time of day
         return region_prices.fetch(self._connections, region)
@@ -353,25 +375,3 @@ class AzureCloud:
         machines = self._connections.client().virtual_machines
         with suppress(ResourceNotFoundError):
             machines.begin_delete(self._networks.group(region), name, force_deletion=True, polling=False)
-
-
-def _parallel(function: Callable[[T], R], arguments: Iterable[T]) -> list[R | Exception]:
-    """Call `function` for each argument, in parallel. Returns results and exceptions, in order."""
-
-    def call(argument: T) -> R | Exception:
-        try:
-            return function(argument)
-        except Exception as error:  # noqa: BLE001 - returned to the caller
-            return error
-
-    arguments = list(arguments)
-    if len(arguments) <= 1:
-        return [call(argument) for argument in arguments]
-    with ThreadPoolExecutor(min(len(arguments), MAX_CONCURRENT_CALLS), thread_name_prefix="azure") as pool:
-        return list(pool.map(call, arguments))
-
-
-def _unwrap(result: R | Exception) -> R:
-    if isinstance(result, Exception):
-        raise result
-    return result

@@ -34,6 +34,9 @@ def required_permissions(settings: AzureSettings) -> Iterator[Permission]:
     yield Permission(f"{_NETWORKS}/subnets/join/action", "it connects machines to a subnet")
     for verb in ("read", "write"):
         yield Permission(f"{_NETWORKS}/{verb}", "it creates a network in regions that azure.subnets does not name")
+    for verb in ("read", "write", "delete", "join/action"):
+        purpose = "`resources.ports` of a cluster needs it"
+        yield Permission(f"Microsoft.Network/networkSecurityGroups/{verb}", purpose, is_required=False)
     if settings.identity is not None:
         action = "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
         yield Permission(action, "azure.identity needs it")

@@ -98,9 +98,17 @@ def disk_price_per_hour(disk_gib: int | None, disk_tier: str | None) -> float:
 
 
 def virtual_machine(
-    request: LaunchRequest, rank: int, settings: AzureSettings, *, subnet: str, name: str
+    request: LaunchRequest,
+    rank: int,
+    settings: AzureSettings,
+    *,
+    subnet: str,
+    name: str,
+    firewall: str | None = None,
 ) -> dict[str, Any]:
     """The body of VirtualMachines.CreateOrUpdate. Raises CloudRejected.
+
+    `firewall`: the id of the network security group of its interface; None: nothing from outside gets in.
 
     Azure creates and deletes the disk, the interface and the address with the machine. It requires a way to sign in:
     the machine gets a public key whose private key is discarded.
@@ -127,7 +135,7 @@ def virtual_machine(
             "diagnosticsProfile": {"bootDiagnostics": {"enabled": True}},
             "networkProfile": {
                 "networkApiVersion": NETWORK_API_VERSION,
-                "networkInterfaceConfigurations": [_interface(request, rank, settings, subnet, name)],
+                "networkInterfaceConfigurations": [_interface(request, rank, settings, subnet, name, firewall)],
             },
         },
     }
@@ -170,7 +178,9 @@ def _disk(request: LaunchRequest) -> dict[str, Any]:
     }
 
 
-def _interface(request: LaunchRequest, rank: int, settings: AzureSettings, subnet: str, name: str) -> dict[str, Any]:
+def _interface(
+    request: LaunchRequest, rank: int, settings: AzureSettings, subnet: str, name: str, firewall: str | None
+) -> dict[str, Any]:
     resource_tags = tags_of(request, rank)
     address: dict[str, Any] = {"primary": True, "subnet": {"id": subnet}}
     if settings.wants_public_ip(request.offer.region):
@@ -188,6 +198,7 @@ def _interface(request: LaunchRequest, rank: int, settings: AzureSettings, subne
             "primary": True,
             "deleteOption": "Delete",
             "enableAcceleratedNetworking": request.network_tier != "standard",
+            **({} if firewall is None else {"networkSecurityGroup": {"id": firewall}}),
             "ipConfigurations": [{"name": "primary", "properties": address}],
         },
     }
