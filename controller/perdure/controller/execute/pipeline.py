@@ -17,8 +17,8 @@ from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.config.limits import Quotas
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.clusters import home_rescues
-from perdure.controller.store.queries.usage import usage_reader
 from perdure.controller.store.logs.protocol import LogStore
+from perdure.controller.store.queries.usage import usage_reader
 from perdure.recovery.market.unavailable import UnavailableOffer
 
 
