@@ -19,19 +19,25 @@ _HOSTS = (
     "select c.id, c.name, c.wanted, c.starts, job.id, job.idempotency_key, job.finalized, job.cancel_at, task.outcome"
     " from cluster c join job on job.cluster_id = c.id and job.cluster_job is null join task on task.job_id = job.id"
 )
-_STOPS_THAT_A_CLOUD_FAILED = (
+_MAY_KEEP_DISKS = (
     "select distinct job.cluster_id from job join intent on intent.job_id = job.id"
-    " where job.cluster_job is null and not job.finalized and intent.done_at is null and intent.error != ''"
+    " where job.cluster_job is null and not job.finalized and json_extract(intent.request, '$.keeps_disks')"
+    " and exists (select 1 from intent as ending where ending.job_id = job.id and ending.kind = 'terminate'"
+    "  and ending.done_at is null)"
+)
+_DELETIONS = (
+    "select job_id, generation from intent where kind = 'terminate' and done_at is null"
+    " and coalesce(json_extract(request, '$.keeps_disks'), 0) = 0"
 )
 
 
 def unsettled(raw: sqlite3.Connection) -> list[str]:
     """What the controllers must soon change: clusters that wait for nothing, and machines that no cluster wants.
 
-    A cluster whose disks are kept waits for its own machines while a cloud fails to stop them, as long as that takes.
+    A cluster whose disks are kept waits until its own machines are stopped, or gone, as long as the cloud takes.
     """
     wanted: dict[int, tuple[str, str]] = {}
-    live = {id for (id,) in raw.execute(_STOPS_THAT_A_CLOUD_FAILED).fetchall()}
+    live = {id for (id,) in raw.execute(_MAY_KEEP_DISKS).fetchall()}
     found = []
     for id, name, state, starts, job_id, key, finalized, cancel_at, outcome in raw.execute(_HOSTS).fetchall():
         wanted[id] = (name, state)
@@ -48,11 +54,20 @@ def unsettled(raw: sqlite3.Connection) -> list[str]:
 
 
 def check_kept_disks(world: World, job_id: int) -> None:
-    """A cluster gets no other machines while its own are stopped and keep its disks."""
+    """A cluster gets no other machines while its own are stopped and keep its disks.
+
+    Machines that powered off and are to be deleted keep nothing: they were never set up, or are lost.
+    """
     of_cluster = "cluster_id = (select cluster_id from job where id = ?)"
     rows = world.raw_connection.execute(f"select id from job where cluster_job is null and {of_cluster}", (job_id,))
     own = {id for (id,) in rows}
-    stopped = [id for cloud in world.clouds.values() for id, owner in cloud.stopped() if owner.job_id in own]
+    deleted = set(world.raw_connection.execute(_DELETIONS))
+    stopped = [
+        id
+        for cloud in world.clouds.values()
+        for id, owner in cloud.stopped()
+        if owner.job_id in own and (owner.job_id, owner.generation) not in deleted
+    ]
     if stopped:
         text = f"job {job_id} gets new machines, though {stopped} have the disks of its cluster"
         world.invariants.report_violation("I12", text)
