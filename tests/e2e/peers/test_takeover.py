@@ -15,7 +15,7 @@ from e2e.peers.cluster import StartCluster
 from perdure.sdk.connection.endpoint import Endpoint
 from perdure.sdk.connection.health import is_healthy
 from support.helpers.postgres_server import Postgres
-from support.helpers.timing import pause
+from support.helpers.timing import pause, scaled
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -81,7 +81,7 @@ def test_killed_daemon__jobs_move_and_nothing_runs_twice(several: StartCluster) 
 
 def test_frozen_daemon__changes_nothing_when_it_wakes_up(several: StartCluster) -> None:
     cluster = several("a", "b")
-    job = cluster.submit(COUNT.format(n=150, pause=0.1), client=cluster.client_of("a"))
+    job = cluster.submit(COUNT.format(n=150, pause=scaled(0.1)), client=cluster.client_of("a"))
     cluster.until_status(job, "RUNNING")
     cluster.signal("a", signal.SIGSTOP)
     cluster.until(lambda: cluster.owner(job) == "b", "b has the job")
