@@ -60,7 +60,6 @@ log = structlog.get_logger(__name__)
 _MISSED_HEARTBEATS = 3
 REPLICA_HEARTBEAT_S = 1.0  # callers wait for a replica that is silent
 _FINAL_REPORT_WAIT_S = 60.0
-_HELD_LOG_RETRY_S = 10.0  # after which a node sends again what was not stored because the disk is nearly full
 _MAX_REMEMBERED = 10_000
 _MAX_PATH_CHARS = 1024  # of a checkpoint in the timeline
 # WebSocket close codes (RFC 6455, 7.4.1).
@@ -271,8 +270,8 @@ class NodeSessions:
         key, rank = connection.place
         try:
             connection.stored_bytes = await self._blocking_io.append(key, rank, frame.offset, frame.data)
-        except LogHeld:
-            connection.send({"type": "log_hold", "offset": connection.stored_bytes, "retry_s": _HELD_LOG_RETRY_S})
+        except LogHeld as held:
+            connection.send({"type": "log_hold", "offset": connection.stored_bytes, "retry_s": held.retry_s})
             return
         connection.send({"type": "log_ack", "offset": connection.stored_bytes})
         self._on_log(key[0])

@@ -59,7 +59,8 @@ LIMIT_KEYS = (
         "limits.max_log_gib",
         "number, or null (no limit)",
         "2",
-        "How much of a node's output in one attempt is stored. The log is cut there, with a mark, and the job goes on.",
+        "How much a node's output in one attempt may take, with its index or the rows of a database. The log is cut "
+        "there, with a mark, and the job goes on.",
         "GiB",
     ),
     ConfigKey(

@@ -101,6 +101,8 @@ class FileLogStore:
     """A `LogStore` in files below `home`."""
 
     linger_s = 0.0
+    small_writes_per_s: float | None = None
+    write_overhead = 12  # a line of the index
 
     def __init__(self, home: Path) -> None:
         self._root = home / "logs"
@@ -170,6 +172,13 @@ class FileLogStore:
             open_files.size += len(new)
             failpoint("log.appended")
             return open_files.size
+
+    def overhead(self, key: AttemptKey, rank: int) -> int:  # noqa: ARG002 - the index is of all ranks
+        folder = self.folder(key)
+        try:
+            return (folder / "index").stat().st_size // max(1, len(list(folder.glob("*.log"))))
+        except FileNotFoundError:
+            return 0
 
     def _add_to_index(self, key: AttemptKey, rank: int, index: FileIO, length: int) -> None:
         """List a chunk, or add it to those that are listed later. Raises OSError; then nothing is added."""

@@ -45,6 +45,10 @@ class LogStore(Protocol):
 
     #: How long a caller should wait for more data between two writes while there is little to write.
     linger_s: float
+    #: How many small writes of a node are worth storing in a second; None: any number.
+    small_writes_per_s: float | None
+    #: At most so many bytes does a write take beside its data: in an index, or as a row.
+    write_overhead: int
 
     def size(self, key: AttemptKey, rank: int) -> int:
         """Bytes stored of a node's log: the offset from which the node should continue."""
@@ -69,6 +73,10 @@ class LogStore(Protocol):
 
     def sizes(self, places: Sequence[tuple[AttemptKey, int]]) -> list[int]:
         """`size` for several nodes."""
+        ...
+
+    def overhead(self, key: AttemptKey, rank: int) -> int:
+        """About how many bytes a node's log takes beside its data. The nodes of an attempt share equally."""
         ...
 
     def reader(self, key: AttemptKey) -> ChunkReader: ...

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Engine,
     bindparam,
     delete,
+    func,
     insert,
     select,
     tuple_,
@@ -131,6 +132,8 @@ class SqlLogStore:
     """
 
     linger_s = 0.01
+    small_writes_per_s: float | None = 10.0
+    write_overhead = 120  # a row with its entry in the index, on PostgreSQL
 
     def __init__(self, database: Engine, owner: str = "") -> None:
         self._database = database
@@ -151,6 +154,12 @@ class SqlLogStore:
             rows = conn.execute(_SIZES, {"job_ids": sorted({key[0] for key, _ in places})})
             stored = {((r.job_id, r.task_index, r.generation), r.rank): r.size or 0 for r in rows}
             return [stored[place] if place in stored else _size(conn, *place) for place in places]
+
+    def overhead(self, key: AttemptKey, rank: int) -> int:  # noqa: ARG002 - rows are counted for all ranks
+        with self._database.connect() as conn:
+            rows = conn.execute(select(LogHeads.c.chunks).where(*_is(LogHeads, key))).scalar() or 0
+            nodes = conn.execute(select(func.count()).select_from(Node).where(*_is(Node, key))).scalar() or 1
+        return int(rows) * self.write_overhead // nodes
 
     def prepare(self, places: Sequence[tuple[AttemptKey, int]]) -> None:
         """Nothing: the first row of a log costs no more than the others."""

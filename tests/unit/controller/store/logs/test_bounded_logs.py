@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,50 +16,90 @@ from unit.controller.store.logs.test_protocol import KEY, make_logs, whole_log
 
 __all__ = ["make_logs"]
 
-LIMIT = 1000
+LIMIT = 20_000
 MARK = b"the log of this node is cut here, because limits.max_log_gib is"
 
 
-def bounded(make_logs: Callable[[], LogStore]) -> BoundedLogs:
-    return BoundedLogs(make_logs(), max_bytes=LIMIT)
+def bounded(make_logs: Callable[[], LogStore], limit: int | None = LIMIT) -> BoundedLogs:
+    """A store for which each write is a second after the one before."""
+    return BoundedLogs(make_logs(), max_bytes=limit, monotonic=itertools.count().__next__)
 
 
-@pytest.mark.parametrize("piece", [1, 7, 300, 1000, 5000])
+@pytest.mark.parametrize("piece", [7, 300, 1000, 100_000])
 def test_append__cuts_the_log_at_its_limit_with_a_mark(make_logs: Callable[[], LogStore], piece: int) -> None:
-    logs, output, offset = bounded(make_logs), bytes(range(256)) * 20, 0
+    logs, output, offset = bounded(make_logs), bytes(range(256)) * 100, 0
     while offset < len(output) and offset < END_OF_CUT_LOG:
         offset = logs.append(KEY, 0, offset, output[offset : offset + piece])
     assert offset == END_OF_CUT_LOG, "the node need not send the rest"
     stored = whole_log(logs)
-    assert stored[:LIMIT] == output[:LIMIT]
-    assert stored.count(MARK) == 1
-    assert len(stored) < LIMIT + 300
+    text, found, end = stored.partition(b"\n[perdure: ")
+    assert output.startswith(text)
+    assert (found + end).count(MARK) == 1
+    assert LIMIT - piece - 300 < len(text) + logs.overhead(KEY, 0) < LIMIT + 300, "rows and index count"
     again = bounded(make_logs)  # after a restart
     assert again.size(KEY, 0) == END_OF_CUT_LOG
-    assert again.append(KEY, 0, LIMIT, output[LIMIT:]) == END_OF_CUT_LOG
+    assert again.append(KEY, 0, len(text), output[len(text) :]) == END_OF_CUT_LOG
     assert whole_log(again) == stored
 
 
 def test_append__stores_a_log_that_fits_as_it_is(make_logs: Callable[[], LogStore]) -> None:
-    logs = bounded(make_logs)
-    assert logs.append(KEY, 0, 0, b"x" * LIMIT) == LIMIT
+    logs, size = bounded(make_logs), LIMIT - 500
+    assert logs.append(KEY, 0, 0, b"x" * size) == size
     assert logs.append(KEY, 1, 0, b"y") == 1, "each node has a limit of its own"
-    assert logs.size(KEY, 0) == LIMIT
-    assert whole_log(logs) == b"x" * LIMIT
+    assert logs.size(KEY, 0) == size
+    assert whole_log(logs) == b"x" * size
 
 
 def test_append_all__cuts_one_log_beside_others(make_logs: Callable[[], LogStore]) -> None:
-    logs, other = bounded(make_logs), (2, 0, 1)
-    writes = [(KEY, 0, 0, b"x" * 900), (other, 0, 0, b"o"), (KEY, 0, 900, b"x" * 900), (KEY, 0, 1800, b"x")]
-    assert list(logs.append_all(writes)) == [900, 1, END_OF_CUT_LOG, END_OF_CUT_LOG]
+    logs, other, most = bounded(make_logs), (2, 0, 1), LIMIT - 1000
+    writes = [(KEY, 0, 0, b"x" * most), (other, 0, 0, b"o"), (KEY, 0, most, b"x" * 5000), (KEY, 0, most + 5000, b"x")]
+    assert list(logs.append_all(writes)) == [most, 1, END_OF_CUT_LOG, END_OF_CUT_LOG]
     assert whole_log(logs).count(MARK) == 1
 
 
 def test_append__writes_the_mark_that_a_crash_prevented(make_logs: Callable[[], LogStore]) -> None:
     make_logs().append(KEY, 0, 0, b"x" * LIMIT)
     logs = bounded(make_logs)
+    assert logs.size(KEY, 0) == LIMIT
     assert logs.append(KEY, 0, LIMIT, b"more") == END_OF_CUT_LOG
     assert whole_log(logs).count(MARK) == 1
+
+
+def test_short_logs__are_not_measured(make_logs: Callable[[], LogStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a restart, the nodes of ten thousand jobs connect: what is far from the limit costs no query."""
+    store = make_logs()
+    monkeypatch.setattr(type(store), "overhead", None)
+    monkeypatch.setattr(type(store), "read_range", None)
+    logs = BoundedLogs(store, max_bytes=2**31)
+    assert logs.append(KEY, 0, 0, b"x" * 100_000) == 100_000
+    assert logs.sizes([(KEY, 0)]) == [100_000]
+
+
+def test_small_writes__of_a_node_are_held_so_that_they_become_few(make_logs: Callable[[], LogStore]) -> None:
+    store, now = make_logs(), [0.0]
+    logs = BoundedLogs(store, max_bytes=None, monotonic=lambda: now[0])
+    pace = store.small_writes_per_s or 100.0  # in files, each write is as good as a larger one
+    output, sent, writes, resend_at = bytes(range(256)) * 8, 0, 0, 0.0
+    while sent < len(output):  # a node prints a byte each 10 ms, and sends what it has
+        now[0] += 0.01
+        printed = min(len(output), round(now[0] * 100))
+        if now[0] < resend_at:
+            continue
+        try:
+            sent = logs.append(KEY, 0, sent, output[sent:printed])
+            writes += 1
+        except LogHeld as held:
+            resend_at = now[0] + held.retry_s
+    assert whole_log(logs) == output, "nothing is lost"
+    seconds = len(output) / 100
+    assert writes <= pace * (seconds + 5) + 1
+    assert now[0] <= seconds + 1 / pace + 0.05, "nothing waits for long"
+    assert logs.append(KEY, 1, 0, b"y") == 1, "each node has a pace of its own"
+
+
+def test_large_writes__are_never_held(make_logs: Callable[[], LogStore]) -> None:
+    logs, piece = BoundedLogs(make_logs(), max_bytes=None, monotonic=lambda: 0.0), b"x" * 4096
+    assert [logs.append(KEY, 0, 4096 * number, piece) for number in range(100)][-1] == 409_600
 
 
 def test_append__has_no_limit_with_null(tmp_path: Path) -> None:
