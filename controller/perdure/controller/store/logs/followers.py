@@ -30,7 +30,8 @@ class Subscription:
         seconds without an update, since notifications may be lost.
         """
         try:
-            await asyncio.wait_for(self._woken.wait(), max(0.0, self._poll_at - self._loop.time()))
+            async with asyncio.timeout_at(self._poll_at):  # `wait_for` would create a task each time
+                await self._woken.wait()
         except TimeoutError:
             self._has_changed = True
         if self._loop.time() >= self._poll_at:
@@ -62,7 +63,8 @@ class ChangeFeed:
     async def wait(self, timeout_s: float) -> None:
         """Wait until there is something to take, for `timeout_s` at most."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._woken.wait()
 
     def take(self) -> frozenset[int] | None:
         """The ids of the jobs that have changed since the last call; None if they are more than `MAX_CHANGED_IDS`."""
