@@ -20,8 +20,10 @@ log = structlog.get_logger(__name__)
 MAX_CHARACTERS = 32 * 1024  # of one machine: the end of the console
 MAX_MACHINES = 2  # of an attempt: those of a gang fail alike
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
-_CONTROL = re.compile(r"[^\n\t\x20-\x7e\x85\xa0-\U0010ffff]")
+_MAX_READ = 4 * MAX_CHARACTERS  # what is looked at: much of a console may be escape sequences
+# Bounded repetitions: the machine is a stranger's, and the daemon must not search long in what it has written.
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROL = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class ConsoleRecorder:
 
 def readable(output: str) -> str:
     """The end of a console's output without escape sequences and control characters, from the start of a line on."""
-    text = _CONTROL.sub("", _ESCAPE.sub("", output.replace("\r\n", "\n").replace("\r", "\n"))).strip()
+    lines = output[-_MAX_READ:].replace("\r\n", "\n").replace("\r", "\n")
+    text = _CONTROL.sub("", _ESCAPE.sub("", lines)).strip()
     if len(text) <= MAX_CHARACTERS:
         return text
     return text[-MAX_CHARACTERS:].partition("\n")[2] or text[-MAX_CHARACTERS:]

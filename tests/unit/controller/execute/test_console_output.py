@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from perdure.controller.execute.console_output import MAX_CHARACTERS, ConsoleRec
 from perdure.controller.runtime.clock import ManualClock
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.recovery.statuses import NodePhase
+from support.helpers.timing import scaled
 from unit.controller.world import World
 
 KEY = (1, 0, 1)
@@ -49,6 +51,13 @@ def scene(tmp_path: Path) -> Scene:
 )
 def test_readable__is_plain_text_of_limited_length(output: str, expected: str) -> None:
     assert readable(output) == expected
+
+
+@pytest.mark.parametrize("begun", ["\x1b]", "\x1b[", "\x1b]x\n", "\x1b[0;", "\x1b]\x1b\\"])
+def test_readable__sequences_without_an_end_take_no_time(begun: str) -> None:
+    began = time.process_time()
+    readable(begun * (2**20 // len(begun)))
+    assert time.process_time() - began < scaled(1.0)
 
 
 def test_readable__begins_with_a_whole_line() -> None:
