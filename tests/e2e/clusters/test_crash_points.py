@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure.controller.runtime.failpoints import CLUSTER_FAILPOINTS, VARIABLE
-from support.helpers.clusters import Clusters, running_clusters
+from support.helpers.clusters import CONFIG, KEEP_DISKS, Clusters, running_clusters
 
 IN_SHORT = ("cluster.created", "slot.granted:2")
 
@@ -18,9 +18,13 @@ def pid_of(sky: Clusters) -> int:
 
 
 def live_through(home: Path, point: str) -> None:
-    """Launch, run jobs, stop, start and end a cluster, while the controller dies at `point`."""
+    """Launch, run jobs, stop, start and end a cluster, while the controller dies at `point`.
+
+    Its disks are kept, unless the point is one of saving the home instead.
+    """
     environ = {VARIABLE: point}
-    with running_clusters(home, environ=environ) as sky:
+    config = CONFIG if point.startswith("home.") else CONFIG + KEEP_DISKS
+    with running_clusters(home, config, environ=environ) as sky:
         begun_with = pid_of(sky)
         environ.clear()  # the next daemon does not die
         sky.launch("dev")
@@ -33,10 +37,10 @@ def live_through(home: Path, point: str) -> None:
         assert sky.status("dev") == "STOPPED"
         sky.controller.until(sky.no_machines, "the end of every machine")
         sky.controller.perdure("start", "dev", "--yes")
-        assert sky.output("dev", "echo again") == "again\n"
+        assert sorted(map(int, sky.output("dev", "cat ~/ran.txt").split())) == numbers
         sky.controller.perdure("down", "dev", "--yes")
         assert sky.status("dev") == "DOWN"
-        sky.controller.until(sky.no_machines, "the end of every machine")
+        sky.controller.until(lambda: sky.no_machines() and not sky.kept_disks(), "the end of every machine and disk")
         assert sky.job("dev", numbers[0])["status"] == "SUCCEEDED"
         assert pid_of(sky) != begun_with, f"the controller did not die at {point}"
         assert not sky.controller.errors()
