@@ -79,6 +79,7 @@ OPTIONS_ELSEWHERE = {
     "--after": "use --since",
     "--retry-until-up": "a job waits for machines anyway, so leave it out",
     "--down": "a job's machines end with it, so leave it out",
+    "--max-duration": "write `max_duration` under `resources.job_recovery` of the YAML",
     "--task": "a job is cancelled as a whole, and `jobs logs ID TASK` shows one task",
 }
 
@@ -98,6 +99,10 @@ class RootGroup(LazyGroup):
             if advice is None:
                 raise
             raise click.UsageError(f"There is no option {error.option_name}: {advice}.", error.ctx) from error
+        except click.BadParameter as error:
+            if (text := _plain(error)) == error.message:
+                raise
+            raise click.BadParameter(text, error.ctx, error.param, error.param_hint) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
@@ -106,6 +111,16 @@ class RootGroup(LazyGroup):
             from perdure.cli.errors import Failure
 
             raise Failure.from_exception(error) from error
+
+
+def _plain(error: click.BadParameter) -> str:
+    """Click's message, without its names of types, and with what to do about an ID that is none."""
+    message = error.message
+    for word, plain in (("integer range", "whole number"), ("float range", "number"), ("integer", "whole number")):
+        message = message.replace(f"a valid {word}.", f"a {plain}.")
+    if isinstance(error.param, click.Argument) and message.endswith("is not a whole number."):
+        return f"{message} `perdure jobs queue` and `perdure queue` list IDs."
+    return message
 
 
 @click.group(

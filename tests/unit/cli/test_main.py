@@ -87,6 +87,7 @@ def test_commands_of_skypilot__get_advice(perdure: RunPerdure, words: tuple[str,
         (("jobs", "launch", "-c", "mine", "x.yaml"), "There is no option -c: every job has machines of its own"),
         (("jobs", "queue", "--refresh"), "There is no option --refresh: what is shown is always up to date"),
         (("jobs", "cancel", "--pool", "p"), "There is no option --pool: pools are not supported"),
+        (("jobs", "launch", "--max-duration", "1h", "x.yaml"), "write `max_duration` under `resources.job_recovery`"),
         (("jobs", "queue", "--skip-finnished"), "No such option '--skip-finnished'. Did you mean '--skip-finished'?"),
     ],
 )
@@ -95,6 +96,23 @@ def test_options_of_skypilot__get_advice(perdure: RunPerdure, words: tuple[str, 
     assert result.exit_code == 2
     assert advice in result.stderr
     assert f"Usage: perdure {words[0]} {words[1]} " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("jobs", "launch", "x.yaml", "--priority", "high"), "'--priority': 'high' is not a whole number."),
+        (
+            ("jobs", "logs", "train"),
+            "'train' is not a whole number. `perdure jobs queue` and `perdure queue` list IDs.",
+        ),
+        (("autostop", "dev", "-i", "soon"), "'soon' is not a number."),
+    ],
+)
+def test_values_of_options__are_refused_in_plain_words(perdure: RunPerdure, words: tuple[str, ...], text: str) -> None:
+    result = perdure(*words)
+    assert result.exit_code == 2
+    assert text in result.stderr
 
 
 def test_commands_of_skypilot__are_not_commands_here() -> None:

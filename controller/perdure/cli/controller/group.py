@@ -180,6 +180,8 @@ def status() -> None:
         "jobs": jobs,
     }
     facts.update(_optional_facts(info))
+    if lack := _shortage(info["home"]):
+        facts["disk"] = f"{lack}: no job can be launched or cancelled until something there is deleted"
     if machine := _machine(target):
         facts["machine"] = machine
     if target.fingerprint:
@@ -212,6 +214,14 @@ def logs(follow: bool, tail: int) -> None:
                 sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         click.echo()
+
+
+def _shortage(home: str) -> str:
+    """What the disk of a controller's home lacks; empty if nothing, or if it is not on this computer."""
+    from perdure.sdk.connection.embedded_start import shortage
+
+    own = endpoint.home_dir()
+    return shortage(own) if own.is_dir() and str(own) == home else ""
 
 
 def _machine(target: Endpoint) -> str | None:

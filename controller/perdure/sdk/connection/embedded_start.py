@@ -83,6 +83,8 @@ class _Start:
                     self._await_answer(pid)
                 elif pid := self._lock.starting_pid():
                     self._await_progress(pid)
+                elif self._process is not None:
+                    pass  # it is ending, which takes long on a busy computer: `_check_own` will say why
                 elif self._may_create:
                     self._create()
                 elif self._lock.is_held():
@@ -206,9 +208,9 @@ def _require_daemon() -> None:
 def _start_failed(home: Path, log_start: int, exit_code: int) -> NoController:
     what = f"the controller ended with exit code {exit_code} while it started"
     tail = stderr_tail(home, since=log_start)
-    if shortage := _shortage(home):
+    if lack := shortage(home):
         return NoController(
-            f"{what}: {shortage}" + (f"; its last output:\n{tail}" if tail else ""),
+            f"{what}: {lack}" + (f"; its last output:\n{tail}" if tail else ""),
             where=str(home),
             fix="free some space there, and run this again; nothing in the folder needs to be removed or moved",
         )
@@ -217,7 +219,7 @@ def _start_failed(home: Path, log_start: int, exit_code: int) -> NoController:
     )
 
 
-def _shortage(home: Path) -> str:
+def shortage(home: Path) -> str:
     """What the file system of `home` has run out of; empty if there is enough of everything."""
     room = os.statvfs(home)
     free_bytes = room.f_bavail * room.f_frsize

@@ -34,6 +34,9 @@ def read_env_file(path: str | Path, *, environ: Mapping[str, str]) -> dict[str, 
     source = Path(path).expanduser()
     if source.exists() and not source.is_file() and not str(source).startswith(_OPEN_FILES):
         raise EnvFileError("cannot read the env file: it is not a regular file", where=str(path))
+    if not source.exists():
+        fix = "give another path" if source.is_absolute() else f"relative paths start at {Path.cwd()}"
+        raise EnvFileError("cannot read the env file: it does not exist", where=str(path), fix=fix)
     try:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -103,7 +103,7 @@ def read_text(text: str, *, file: str | None = None) -> list[Document]:
             if reader.document.value is not None:
                 documents.append(reader.document)
     except yaml.MarkedYAMLError as error:
-        problems.append(_syntax_problem(error, file))
+        problems.append(_syntax_problem(error, text, file))
     except yaml.YAMLError as error:
         problems.append(Problem("", f"not YAML: {error}", file=file))
     if problems:
@@ -231,10 +231,14 @@ def _position(node: yaml.Node) -> Position:
     return Position(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, file: str | None) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str | None) -> Problem:
     if "nesting depth" in (error.problem or ""):  # libyaml's own limit, which PyYAML 6.0.4 meets before `_depth` does
         return _too_deep(file)
     message = f"not YAML: {error.problem or error.context}"
+    at = error.problem_mark
+    lines = text.splitlines() if at and "cannot start any token" in message else []
+    if at and at.line < len(lines) and lines[at.line][at.column : at.column + 1] == "\t":  # libyaml does not name it
+        message = "not YAML: a tab"
     fix = (
         "indent with spaces, not tabs"
         if "'\\t'" in message or "tab" in message

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure.sdk import serve
-from perdure.sdk.connection import discovery
+from perdure.sdk.connection import discovery, endpoint
 from support.helpers.timing import scaled
 from unit.cli.commands import RunPerdure, StartOnTerminal
 from unit.sdk.contract_server import Controller
@@ -160,6 +160,19 @@ def test_status__says_that_the_controller_does_not_keep_up(perdure: RunPerdure, 
     status = perdure("controller", "status").stdout
     assert "it does not keep up: a timer has been due for 70 s" in status
     assert "12 invalid frames of nodes" in status
+
+
+def test_status__says_that_the_disk_is_full(
+    perdure: RunPerdure, server: Controller, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    room = os.statvfs(tmp_path)
+    full = os.statvfs_result((*room[:4], 10, *room[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    server.home, own = tmp_path / "elsewhere", endpoint.home_dir()
+    assert "the disk is full" not in perdure("controller", "status").stdout, "it is on another computer"
+    server.home = own
+    own.mkdir(exist_ok=True)
+    assert "the disk is full (" in perdure("controller", "status").stdout
 
 
 def test_status__names_unknown_machines_and_backups(perdure: RunPerdure, server: Controller) -> None:

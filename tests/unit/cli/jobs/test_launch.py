@@ -364,7 +364,7 @@ def test_variables__from_files_options_and_environment(
     ("words", "message"),
     [
         (["--env", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE has no value and is not set in your environment"),
-        (["--env-file", "no.env"], "no.env: cannot read the env file"),
+        (["--env-file", "no.env"], "no.env: cannot read the env file: it does not exist\n  relative paths start at /"),
         (["--secret", "=x"], "--secret: '' is not a variable name"),
     ],
 )

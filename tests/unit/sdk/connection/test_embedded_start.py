@@ -186,3 +186,27 @@ def fill(folder):
     (folder / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize))
     with pytest.raises(OSError, match="No space left"):
         (folder / "one more").write_bytes(b"x")
+
+
+class Ending:
+    """A process that has failed, and cannot be waited for at once: the computer is busy."""
+
+    created = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        type(self).created += 1
+        self.pid, self.returncode, self._looks = 2**22 + 1, None, 0
+
+    def poll(self):
+        self._looks += 1
+        self.returncode = 2 if self._looks > 3 else None
+        return self.returncode
+
+
+def test_start__that_fails_is_not_repeated_while_its_process_is_ending(
+    in_process: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Ending)
+    with pytest.raises(NoController, match="ended with exit code 2 while it started"):
+        embedded_start.start(in_process, SHORT)
+    assert Ending.created == 1

@@ -72,7 +72,7 @@ def test_env_file_error__hides_the_value() -> None:
 def test_read_env_file__reports_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "a.env").write_text("A=1\n")
     assert env_file.read_env_file(tmp_path / "a.env", environ={}) == {"A": "1"}
-    with pytest.raises(env_file.EnvFileError, match="No such file"):
+    with pytest.raises(env_file.EnvFileError, match="it does not exist"):
         env_file.read_env_file(tmp_path / "b.env", environ={})
     (tmp_path / "c.env").write_bytes(b"A=\xff\xfe")
     with pytest.raises(env_file.EnvFileError, match="UTF-8"):

@@ -90,6 +90,7 @@ def test_yaml_reader__skips_empty_documents() -> None:
             "a: 1\n\tb: 2\n",
             "t.yaml:2: not YAML: found a tab character that violates indentation; indent with spaces, not tabs",
         ),
+        ("resources:\n\tcpus: 1\n", "t.yaml:2: not YAML: a tab; indent with spaces, not tabs"),
         (
             "a: [1,\nb: 2\n",
             "t.yaml:1: not YAML: did not find expected ',' or ']'; check indentation, colons and quotes near here",

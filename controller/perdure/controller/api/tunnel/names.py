@@ -74,7 +74,7 @@ def resolve(conn: Connection, name: str, user: str | None = None) -> NamedNode:
     for resolver in RESOLVERS:
         if (node := resolver(conn, name, user)) is not None:
             return node
-    raise RequestRejected(f"{name[:80]!r} is no name of a node", where="name", fix=_NAMES, status=404)
+    raise RequestRejected(f"no job or cluster is called {name[:80]!r}", where="name", fix=_NAMES, status=404)
 
 
 def resolve_job(conn: Connection, name: str, user: str | None = None) -> NamedNode | None:
