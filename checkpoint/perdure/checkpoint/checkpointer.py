@@ -169,13 +169,14 @@ class Checkpointer:
         self._background.wait()
         began = time.monotonic()
         directory = SaveDirectory.open(self._root)
-        step, numbers = _validate_step(step), as_numbers(metrics)
+        step, numbers, prefix = _validate_step(step), as_numbers(metrics), self._series.prefix
+        directory.cache.enter_saver(prefix, self, step)
         is_asynchronous = self._asynchronous if wait is None else not wait
         part: PartState | None = None
         if self._writer.writes:
             part = self._writer.take(state, self._staging if is_asynchronous else None)
         pending = _PendingSave(step, part, numbers, began, directory)
-        handle: SaveHandle[Manifest | None] = SaveHandle(step, lambda: self._is_durable(step))
+        handle: SaveHandle[Manifest | None] = SaveHandle(step, partial(listing.is_durable, self._root, prefix, step))
         if is_asynchronous:
             self._background.start(lambda: self._finish(pending, handle.run(lambda: self._commit(pending))), handle)
         else:
@@ -188,10 +189,6 @@ class Checkpointer:
             self._background.wait()
             self._final_save.upload_if_mounted(self._root, self._saved_step, self._written)
         return handle
-
-    def _is_durable(self, step: int) -> bool | None:
-        saved = self._find_saved(step)
-        return False if saved is None else status.is_durable(saved.file_versions)
 
     def _commit(self, pending: _PendingSave) -> Manifest | None:
         """Write the part and commit the step; returns the manifest in the process that wrote it."""

@@ -237,3 +237,26 @@ def test_save__metrics_of_other_libraries_are_numbers(tmp_path: Path) -> None:
         assert checkpointer.last_result.step == 2
         with pytest.raises(TypeError, match="the metric 'loss' must be a number"):
             checkpointer.save(3, {}, metrics={"loss": [1, 2]})  # type: ignore[dict-item]
+
+
+def test_save__two_checkpointers_of_one_series_do_not_go_on_replacing_steps(tmp_path: Path) -> None:
+    generator, discriminator = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    generator.save(1, {"who": "generator"})
+    discriminator.save(1, {"who": "discriminator"})
+    with pytest.raises(CheckpointError, match="Give each a prefix of its own"):
+        generator.save(2, {"who": "generator"})
+    with Checkpointer(tmp_path, prefix="other") as other:
+        for step in (1, 2):
+            other.save(step, {"who": "other"})
+            discriminator.save(step, {"who": "discriminator"})
+
+
+def test_save__two_checkpointers_take_turns_at_other_steps(tmp_path: Path) -> None:
+    often, last = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    for step in (1, 3, 5):
+        often.save(step, {"step": step})
+        last.save(step + 1, {"step": step + 1})
+    again = Checkpointer(tmp_path)  # as if a cell of a notebook is run twice
+    again.save(6, {"step": 6})
+    again.save(7, {"step": 7})
+    assert [one.step for one in again.steps()] == [7, 6, 5, 4, 3]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
+from perdure.checkpoint.format import digest, manifest
 from perdure.checkpoint.format.save_dir import root_of
 from perdure.checkpoint.load import directory_cache, lost_manifests
 from perdure.checkpoint.load.function_load import all_refused_message
 from perdure.checkpoint.load.saved_step import newest_first
 from perdure.checkpoint.load.verify import verify_and_mark
 from perdure.checkpoint.preemption import is_noticed, preempted
-from perdure.checkpoint.save import function_save
+from perdure.checkpoint.save import finish_step, function_save
 from perdure.checkpoint.save.final_save import FinalSave
 from perdure.checkpoint.save.finish_step import Series
 from perdure.checkpoint.save.save_directory import SaveDirectory
@@ -60,8 +62,11 @@ class PerdureCheckpointIO(TorchCheckpointIO):
 
         began = time.monotonic()
         directory = SaveDirectory.open(root)
-        _uncommit(directory, target.name)
-        function_save.save(series, step, write, directory)
+        if any(target.name in saved.files for saved in directory.checkpoints(PREFIX)):
+            super().save_checkpoint(checkpoint, temporary, storage_options)
+            _replace(series, step, temporary, target, directory)
+        else:
+            function_save.save(series, step, write, directory)
         _final_save.commit_s = time.monotonic() - began
         if is_noticed():
             saved = [one for one in newest_first(root, PREFIX) if one.step == step]
@@ -69,9 +74,12 @@ class PerdureCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         target = Path(os.path.realpath(path))
+        reasons: list[str | None] = []
         for saved in newest_first(str(target.parent), PREFIX):
-            if target.name in saved.files and (reason := verify_and_mark(saved, trust_marks=False)):
-                raise CheckpointError(f"{path} cannot be used: {reason}; `last_checkpoint` names one that can")
+            if target.name in saved.files and None not in reasons:
+                reasons.append(verify_and_mark(saved, trust_marks=False))
+        if reasons and None not in reasons:  # a save that was interrupted leaves two manifests, of which one is valid
+            raise CheckpointError(f"{path} cannot be used: {reasons[0]}; `last_checkpoint` names one that can")
         loaded: dict[str, Any] = super().load_checkpoint(path, *args, **kwargs)
         return loaded
 
@@ -153,9 +161,32 @@ def _begin_next_epoch(checkpoint: dict[str, Any]) -> None:
             state.update(epoch=state["epoch"] + 1, batches=0, began=None, loader=None)
 
 
-def _uncommit(directory: SaveDirectory, name: str) -> None:
-    """Remove the manifests that list the file `name`, before it is written again or removed."""
-    for saved in directory.checkpoints(PREFIX):
+def _replace(series: Series, step: int, temporary: Path, target: Path, directory: SaveDirectory) -> None:
+    """Replace a committed file such as `last.ckpt`. Whenever this is interrupted, its old or its new content counts.
+
+    The new content is committed before it gets its name: until then its manifest is taken for damaged, and the old one
+    is valid. The bucket of a mount may have the old content for a while, so the old manifest stays until the next save.
+    """
+    record = function_save.digest_file(directory, temporary.name, digest.preferred_algorithm(), may_grow=False)
+    if directory.is_on_mount:
+        _uncommit(directory, target.name, but=_newest_of(directory, target.name))
+    committed = directory.commit(finish_step.build_manifest(series, step, [replace(record, path=target.name)]))
+    os.replace(temporary, target)
+    manifest.sync_directory(directory.root)
+    finish_step.finish(series, committed, directory)
+    if not directory.is_on_mount:
+        _uncommit(directory, target.name, but=committed.name)
+
+
+def _newest_of(directory: SaveDirectory, name: str) -> str:
+    """The name of the newest manifest that lists the file `name`; empty if none does."""
+    listing = [one for saved in directory.checkpoints(PREFIX) for one in saved.manifests if name in one.paths]
+    return max(listing, key=lambda one: one.order).name if listing else ""
+
+
+def _uncommit(directory: SaveDirectory, name: str, *, but: str = "") -> None:
+    """Remove the manifests that list the file `name`, but for the one called `but`."""
+    for saved in list(directory.checkpoints(PREFIX)):
         for one in saved.manifests:
-            if name in one.paths:
+            if name in one.paths and one.name != but:
                 directory.delete(one.name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from dataclasses import dataclass, field
 
+from perdure.checkpoint.errors import CheckpointError
 from perdure.checkpoint.format.manifest import Manifest
 from perdure.checkpoint.load.saved_step import Checkpoint
 
@@ -37,6 +39,25 @@ class DirectoryCache:
     was_searched: bool = False
     #: Patterns of the names of files (`step_names.templates`) → two of the steps at which a file had that name.
     templates: dict[str, set[int]] = field(default_factory=dict)
+
+    #: Series → the Checkpointer that saved there last, and the step.
+    savers: dict[str, tuple[weakref.ref[object], int]] = field(default_factory=dict)
+    #: Checkpointers of which another one has saved the last step anew.
+    replaced: weakref.WeakSet[object] = field(default_factory=weakref.WeakSet)
+
+    def enter_saver(self, prefix: str, saver: object, step: int) -> None:
+        """`saver` is about to save `step`. Raises CheckpointError if another one has saved its last step anew: two that
+        are in use would replace each other's steps."""
+        if saver in self.replaced:
+            raise CheckpointError(
+                f"step {step} was not saved: another Checkpointer of this program saves the same steps there under the "
+                f"prefix {prefix!r}, and has replaced the last one of this. Give each a prefix of its own."
+            )
+        last, last_step = self.savers.get(prefix, (lambda: None, None))
+        earlier = last()
+        if earlier is not None and earlier is not saver and last_step == step:
+            self.replaced.add(earlier)
+        self.savers[prefix] = (weakref.ref(saver), step)
 
     def record_templates(self, step: int, templates: set[str]) -> None:
         for template in templates:

@@ -52,6 +52,15 @@ def latest(save_dir: str | os.PathLike[str], *, prefix: str = "checkpoint") -> i
     return next(whole, None)
 
 
+def is_durable(root: str, prefix: str, step: int) -> bool | None:
+    """Whether a step is where it outlives this machine; False if there is no such step, None if it cannot be known.
+
+    Raises CheckpointUnavailable when the directory cannot be read.
+    """
+    saved = next((one for one in newest_first(root, prefix) if one.step == step), None)
+    return False if saved is None else status.is_durable(saved.file_versions)
+
+
 def unlisted_files(save_dir: str | os.PathLike[str]) -> list[str]:
     """Files under `save_dir` that no manifest lists: of other code, or of unfinished saves."""
     root = root_of(save_dir)

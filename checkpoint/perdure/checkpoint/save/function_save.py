@@ -83,7 +83,7 @@ def _commit(series: Series, step: int, before: dict[str, Stamp], directory: Save
         _require_content(series, step, written)
         algorithm = digest.preferred_algorithm()
         records = [
-            _digest_file(directory, path, algorithm, may_grow=not step_names.is_named_after(path, step))
+            digest_file(directory, path, algorithm, may_grow=not step_names.is_named_after(path, step))
             for path in written
         ]
         others = _records_of_others(series, directory) if written.keys() - before.keys() else {}
@@ -126,7 +126,11 @@ def _nothing_written(series: Series, step: int) -> CheckpointError:
     )
 
 
-def _digest_file(directory: SaveDirectory, path: str, algorithm: str, *, may_grow: bool) -> FileRecord:
+def digest_file(directory: SaveDirectory, path: str, algorithm: str, *, may_grow: bool) -> FileRecord:
+    """The record of a file that was written, which is flushed to its disk. `path`: relative to the directory.
+
+    `may_grow`: other code may append to it later. Raises OSError, and CheckpointError if it is still being written.
+    """
     absolute, previous = os.path.join(directory.root, path), ""
     for _ in range(_MAX_READS):
         seen = os.stat(absolute)

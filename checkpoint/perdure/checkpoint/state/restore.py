@@ -121,6 +121,8 @@ class _Comparison:
         """The object, and whether it could be compared with its part from outside, and fits."""
         if is_module(target):
             is_partial = self._differences is not None
+            if any(hasattr(one, "materialize") for one in (*target.parameters(), *target.buffers())):
+                return StatefulObject(target, state, place, is_compared=False, is_partial=is_partial)
             for name, own in target.state_dict().items():
                 if is_array(own) and isinstance(state, dict) and name in state:
                     _require_memory(own, f"{place}[{name!r}]")
