@@ -17,19 +17,19 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perdure.checkpoint import preemption
 from perdure.checkpoint.durability import journal, mounts
 from perdure.checkpoint.errors import CheckpointUnavailable, NoUsableCheckpoint
-from perdure.checkpoint.format import file_changes, sampling
+from perdure.checkpoint.format import file_changes, manifest, sampling
 from perdure.checkpoint.format.manifest import FileRecord
 from perdure.checkpoint.format.save_dir import SaveDir, check_prefix, root_of
 from perdure.checkpoint.load import directory_cache, lost_manifests, mount_refresh, saved_step
 from perdure.checkpoint.load.function_load import all_refused_message
 from perdure.checkpoint.load.saved_step import Checkpoint
-from perdure.checkpoint.load.verify import recheck, verify_and_mark
+from perdure.checkpoint.load.verify import find_damage, recheck, verify_and_mark
 from perdure.checkpoint.ranks import folder_parts
 from perdure.checkpoint.ranks.collective import capture, is_leader, raise_if_any_failed
 from perdure.checkpoint.ranks.group import Group, SingleProcess
@@ -40,6 +40,9 @@ from perdure.checkpoint.save.retention.keep_rule import Keep, as_numbers, as_rul
 from perdure.checkpoint.save.save_directory import SaveDirectory
 
 logger = logging.getLogger("perdure.checkpoint")
+
+# The beginnings of the names of folders that are only there while a step is saved anew.
+_NEW, _OLD = ".tmp-new-", ".tmp-old-"
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,10 @@ class Folders:
         """
         directory, numbers = SaveDirectory.open(self.root), as_numbers(metrics)
         path = self.path_of(step)
+        if self._group.world_size == 1 and not directory.is_on_mount and self._is_committed(directory, step):
+            self._restore_replaced()
+            yield from self._saving_anew(directory, step, numbers)
+            return
         if self._leads():
             mount_refresh.refresh(self.root, [os.path.basename(path)], directory.mounts)
             if self._group.rank == 0:
@@ -107,6 +114,53 @@ class Folders:
         self._group.all_gather(f"folder-{self._series.prefix}-{step}", None)
         yield path
         self._commit(directory, step, numbers)
+
+    def _saving_anew(self, directory: SaveDirectory, step: int, metrics: Mapping[str, float]) -> Iterator[str]:
+        """As `saving`, of a step that is committed: interrupted at any point, its old or its new content counts."""
+        path = self.path_of(step)
+        new, old = (os.path.join(self.root, kind + os.path.basename(path)) for kind in (_NEW, _OLD))
+        shutil.rmtree(new, ignore_errors=True)
+        os.makedirs(new)
+        yield new
+        doing, prefix = f"committing step {step} in {self.root}", self._series.prefix
+        self._commits += 1
+        records = folder_parts.collect_records(
+            directory, os.path.basename(new), prefix, self._group, topic=f"{prefix}-{step}-{self._commits}", doing=doing
+        )
+        named = [replace(one, path=f"{os.path.basename(path)}/{one.path.partition('/')[2]}") for one in records]
+        with directory.cache.lock:
+            directory.forget_listing()
+            earlier = [one.name for one in directory.entries() if (one.prefix, one.step) == (prefix, step)]
+            os.rename(path, old)  # from here until `old` is removed, `_restore_replaced` repairs an interruption
+            os.rename(new, path)
+            manifest.sync_directory(self.root)
+            committed = directory.commit(finish_step.build_manifest(self._series, step, named, metrics))
+            for name in earlier:
+                directory.delete(name)
+            finish_step.finish(self._series, committed, directory)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _restore_replaced(self) -> None:
+        """If the process that replaced a folder was interrupted, have its old content count, or else the new one."""
+        if self._group.world_size > 1:
+            return
+        beginning = f"{_OLD}{self._series.prefix}-"
+        for name in os.listdir(self.root) if os.path.isdir(self.root) else []:
+            if not name.startswith(beginning) or not name[len(beginning) :].isdigit():
+                continue
+            old, step = os.path.join(self.root, name), int(name[len(beginning) :])
+            saved = saved_step.read_step(self.root, self._series.prefix, step)
+            if find_damage(saved) is not None:
+                shutil.rmtree(self.path_of(step), ignore_errors=True)
+                os.rename(old, self.path_of(step))
+                for one in saved.manifests:
+                    if find_damage(replace(saved, manifests=(one,), damage=None)) is not None:
+                        manifest.delete(self.root, one.name)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _is_committed(self, directory: SaveDirectory, step: int) -> bool:
+        wanted = (self._series.prefix, step)
+        return os.path.isdir(self.path_of(step)) and wanted in {(one.prefix, one.step) for one in directory.entries()}
 
     def commit(self, step: int, *, metrics: Mapping[str, float] | None = None) -> None:
         """Commit the folder of `step`, which its library has finished writing, with the files of all processes.
@@ -183,6 +237,7 @@ class Folders:
         leads, bound, refused = self._leads(), None, dict[int, str]()
         mount_refresh.refresh(self.root)
         directory_cache.for_directory(self.root).was_searched = True
+        self._restore_replaced()
         while True:
             report = vars(self._search(bound, refused, verify)) if leads else None
             topic = f"newest-{self._series.prefix}-{self._commits}-{bound}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from perdure.checkpoint.durability import mounts, status
 from perdure.checkpoint.durability.mounts import MountSnapshot
 from perdure.checkpoint.errors import CheckpointError, NoUsableCheckpoint
 from perdure.checkpoint.folders import Folders
+from perdure.checkpoint.save import finish_step
+from perdure.checkpoint.save.save_directory import SaveDirectory
 
 
 def save(folders: Folders, step: int, **files: bytes) -> Path:
@@ -66,16 +69,47 @@ def test_folders__unfinished_folder_does_not_count(tmp_path: Path) -> None:
         folders.commit(3)
 
 
-def test_folders__half_rewritten_step_does_not_count(tmp_path: Path) -> None:
-    folders = Folders(tmp_path)
-    save(folders, 1, a=b"one")
-    save(folders, 2, a=b"old")
+def test_folders__step_that_is_written_again_counts_until_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the only one: a program that found nothing would begin anew."""
+
+    def content() -> bytes:
+        newest = Folders(tmp_path, keep=1).newest()
+        assert newest is not None
+        assert newest.step == 2
+        return Path(newest.path, "a").read_bytes()
+
+    folders = Folders(tmp_path, keep=1)
+    save(folders, 2, a=b"old", b=b"old")
     with pytest.raises(KeyError), folders.saving(2) as path:  # noqa: PT012
-        Path(path, "a").write_bytes(b"new")
+        Path(path, "a").write_bytes(b"half")
         raise KeyError
-    assert folders.newest().step == 1  # type: ignore[union-attr]
-    save(folders, 2, a=b"new")
-    assert folders.newest().step == 2  # type: ignore[union-attr]
+    assert content() == b"old"
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "rename", die)
+        with pytest.raises(SystemExit):
+            save(folders, 2, a=b"newer")
+    assert content() == b"old"
+    with monkeypatch.context() as killed:
+        killed.setattr(finish_step, "build_manifest", die)
+        with pytest.raises(SystemExit):
+            save(folders, 2, a=b"newer")
+    assert content() == b"old"
+    with monkeypatch.context() as killed:
+        killed.setattr(SaveDirectory, "delete", die)
+        with pytest.raises(SystemExit):
+            save(folders, 2, a=b"newest", b=b"new")
+    assert content() in (b"old", b"newest")
+    save(folders, 2, a=b"last")
+    assert content() == b"last"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".perdure", "checkpoint-2"]
+    assert [path.name for path in (tmp_path / "checkpoint-2").iterdir()] == ["a"]
+    assert len(list(tmp_path.glob(".perdure/*"))) == 1
 
 
 def test_folders__remove_surplus_folders(tmp_path: Path) -> None:
