@@ -44,6 +44,7 @@ TRANSIENT_ERRNOS = frozenset(
         errno.ENETUNREACH,
     }
 )
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 ABSENT_ERRNOS = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.errors import FULL_ERRNOS, CheckpointError
 from perdure.checkpoint.ranks.group import Group
 
 T = TypeVar("T")
+
+_ROOM = "there must be room for one step more than are kept: keep fewer"
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ def capture(work: Callable[[], T]) -> Outcome[T]:
     try:
         return Outcome(value=work())
     except (OSError, CheckpointError) as error:
-        return Outcome(failure=str(error))
+        is_full = isinstance(error, OSError) and error.errno in FULL_ERRNOS
+        return Outcome(failure=f"{error} ({_ROOM})" if is_full else str(error))
 
 
 def gather_or_raise(

@@ -175,10 +175,15 @@ def _new_id() -> str:
 
 
 def detect_group(root: str) -> Group:
-    """The group that this process belongs to: torch.distributed's, else the one given by RANK and WORLD_SIZE."""
+    """The group that this process belongs to: torch.distributed's, else jax.distributed's, else the one given by RANK
+    and WORLD_SIZE."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return TorchGroup() if torch.distributed.get_world_size() > 1 else SingleProcess()
+    jax = sys.modules.get("jax")
+    if jax is not None and getattr(jax.distributed, "is_initialized", bool)():  # older ones do not tell
+        index, count = jax.process_index(), jax.process_count()
+        return FilesGroup(root, index, count) if count > 1 else SingleProcess()
     rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if rank.isdigit() and world_size.isdigit() and int(world_size) > 1:
         return FilesGroup(root, int(rank), int(world_size))

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from perdure.checkpoint.durability.file_version import MAX_GROWING_BYTES, FileVersion
-from perdure.checkpoint.errors import CheckpointError, CheckpointUnavailable
+from perdure.checkpoint.errors import FULL_ERRNOS, CheckpointError, CheckpointUnavailable
 from perdure.checkpoint.format import digest, file_changes, manifest, part_names, sampling, step_names
 from perdure.checkpoint.format.file_changes import Stamp
 from perdure.checkpoint.format.manifest import FileRecord, Manifest
@@ -35,6 +35,7 @@ logger = logging.getLogger("perdure.checkpoint")
 
 T = TypeVar("T")
 
+_FULL_BYTES = 1024 * 1024  # a disk with less room is full
 _MAX_READS = 3  # a file that differs every time it is read is still being written
 
 
@@ -53,7 +54,12 @@ def save(series: Series, step: int, call: Callable[[], T], directory: SaveDirect
         raise _cannot_be_used(series, step, error) from error
     with exclusive(series.root, directory.cache):
         before = _prepare(series, step, directory)
-        result = call()
+        try:
+            result = call()
+        except Exception as error:
+            if _is_full(series.root, error):
+                _remove_half_files(series, step, before, directory)
+            raise
         committed = _commit(series, step, before, directory)
         logger.info("saved step %d in %s (%d files)", step, series.root, len(committed.files))
         finish(series, committed, directory)
@@ -69,6 +75,29 @@ def _prepare(series: Series, step: int, directory: SaveDirectory) -> dict[str, S
         raise _cannot_be_used(series, step, error) from error
     file_changes.wait_for_clock_tick(before)
     return before
+
+
+def _is_full(root: str, error: Exception) -> bool:
+    """Whether the function failed because the disk is full. Frameworks report that in many ways."""
+    try:
+        space = os.statvfs(root)
+    except OSError:
+        return False
+    is_reported = isinstance(error, OSError) and error.errno in FULL_ERRNOS
+    return is_reported or space.f_bavail * space.f_frsize < _FULL_BYTES
+
+
+def _remove_half_files(series: Series, step: int, before: Mapping[str, Stamp], directory: SaveDirectory) -> None:
+    """Remove the files of a step that could not be written to the end: later saves need their room."""
+    try:
+        directory.forget_listing()
+        committed = {path for each in directory.checkpoints() for path in each.files}
+        for path in file_changes.scan(series.root, series.ignore).keys() - before.keys() - committed:
+            if step_names.is_named_after(path, step) and not part_names.is_of_checkpointer(path):
+                os.unlink(os.path.join(series.root, path))
+                logger.warning("removed %s, which was not complete when the disk was full", path)
+    except (OSError, CheckpointUnavailable) as error:
+        logger.warning("removing what was written of step %d to %s: %s", step, series.root, error)
 
 
 def _cannot_be_used(series: Series, step: int, error: OSError) -> CheckpointUnavailable:

@@ -40,10 +40,13 @@ def copy_bytes(target: memoryview, source: memoryview) -> None:
 
 
 class BufferPool:
-    """Buffers of one size, which several threads take and give back. One that is missing is made."""
+    """Buffers of one size, which several threads take and give back. One that is missing is made.
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    `max_unused`: how many are kept for later; None: all.
+    """
+
+    def __init__(self, size: int, max_unused: int | None = None) -> None:
+        self._size, self._max_unused = size, max_unused
         self._unused: deque[memoryview] = deque()
 
     def take(self) -> memoryview:
@@ -53,7 +56,8 @@ class BufferPool:
             return large_buffer(self._size)
 
     def give_back(self, buffer: memoryview) -> None:
-        self._unused.append(buffer)
+        if self._max_unused is None or len(self._unused) < self._max_unused:
+            self._unused.append(buffer)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ READ_THREADS = 4  # transfers at once on a local disk; more are no faster (measu
 _WRITE_THREADS = 6  # some of them copy and digest meanwhile
 MAX_PENDING_BLOCKS = 8  # in memory and not yet transferred
 _MIN_RESERVED_BYTES = 1024 * 1024
+# New memory costs about as much as what is done with it, so some is kept from one save to the next: 24 MiB.
+_BUFFERS = BufferPool(BLOCK_BYTES, max_unused=_WRITE_THREADS)
 
 
 class Written(NamedTuple):
@@ -103,7 +105,6 @@ class _BlockWriter:
         self.algorithm = digest.preferred_algorithm()
         self.is_direct = is_direct
         self._descriptor = descriptor
-        self._buffers = BufferPool(BLOCK_BYTES)
 
     def begin(self, block: list[memoryview], offset: int) -> partial[str]:
         """What a thread has to do with the block at `offset`; it returns the block's digest."""
@@ -123,7 +124,7 @@ class _BlockWriter:
             content = buffer[: -(-len(content) // direct_io.ALIGNMENT) * direct_io.ALIGNMENT]
         direct_io.write_at(self._descriptor, content, offset)
         if buffer is not None:
-            self._buffers.give_back(buffer)
+            _BUFFERS.give_back(buffer)
         return digest
 
     def _join(self, block: list[memoryview]) -> tuple[memoryview, memoryview | None]:
@@ -131,7 +132,7 @@ class _BlockWriter:
         nor is any single piece if transfers go through the page cache."""
         if len(block) == 1 and (not self.is_direct or direct_io.is_aligned(block[0])):
             return block[0], None
-        buffer, filled = self._buffers.take(), 0
+        buffer, filled = _BUFFERS.take(), 0
         for piece in block:
             copy_bytes(buffer[filled : filled + len(piece)], piece)
             filled += len(piece)

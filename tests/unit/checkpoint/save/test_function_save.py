@@ -7,6 +7,7 @@ import json
 import os
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -57,6 +58,34 @@ def test_save__calls_the_function_once_even_if_it_fails(save_dir: Path, committe
     assert calls == [1]
     assert committed(save_dir) == []
     assert latest(save_dir) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "free", "stays"),
+    [
+        (OSError(28, "No space left on device"), 10**9, False),
+        (RuntimeError("PytorchStreamWriter failed writing file"), 1000, False),
+        (RuntimeError("something else"), 10**9, True),
+    ],
+)
+def test_save__half_file_of_a_full_disk_is_removed(
+    save_dir: Path, saver: Saver, monkeypatch: pytest.MonkeyPatch, error: Exception, free: int, stays: bool
+) -> None:
+    """It would take the room that the next save needs."""
+    saver(save_dir)(1)
+    (save_dir / "notes_2.txt").write_text("mine")  # it was there before
+
+    @save_checkpoint(save_dir)
+    def save(step: int) -> None:
+        (save_dir / f"model_{step}.pt").write_bytes(b"half")
+        (save_dir / "other.pt").write_bytes(b"no step in its name")
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free, f_frsize=1))
+        raise error
+
+    with pytest.raises(type(error)):
+        save(2)
+    there = {path.name for path in save_dir.iterdir()} - {".perdure"}
+    assert there == {"model_1.pt", "notes_2.txt", "other.pt", *({"model_2.pt"} if stays else set())}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])

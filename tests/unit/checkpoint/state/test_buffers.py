@@ -48,3 +48,13 @@ def test_buffer_pool__gives_each_buffer_to_one_taker() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_buffer_pool__keeps_as_many_as_it_may() -> None:
+    pool = BufferPool(64, max_unused=2)
+    taken = [pool.take() for _ in range(4)]
+    for buffer in taken:
+        pool.give_back(buffer)
+    again = [pool.take() for _ in range(4)]
+    kept = {id(one) for one in again} & {id(one) for one in taken}
+    assert len(kept) == 2
