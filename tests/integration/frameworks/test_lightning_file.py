@@ -36,14 +36,14 @@ def resumed(directory: Path) -> int:
     return int(adapter.PerdureCheckpointIO().load_checkpoint(path)["global_step"])
 
 
-def killed_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+def killed_before(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     def die(*_: Any, **__: Any) -> None:
         raise Killed
 
     monkeypatch.setattr(owner, name, die)
 
 
-def killed_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+def killed_after(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     call = getattr(owner, name)
 
     def die(*arguments: Any, **options: Any) -> None:
@@ -65,7 +65,7 @@ def killed_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None
     ],
 )
 def test_last_ckpt__killed_at_any_point_is_the_old_or_the_new_one(
-    kill: Callable[..., None], owner: Any, name: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kill: Callable[..., None], owner: object, name: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A best model of long ago lies beside it: to go on from that would lose all steps since."""
     plugin = adapter.PerdureCheckpointIO()
