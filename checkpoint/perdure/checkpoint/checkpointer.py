@@ -37,7 +37,7 @@ from perdure.checkpoint.load import listing, mount_refresh, saved_step
 from perdure.checkpoint.load.function_load import LoadResult
 from perdure.checkpoint.load.listing import StepInfo
 from perdure.checkpoint.load.saved_step import Checkpoint
-from perdure.checkpoint.load.state_reader import NewState, StateInto, StateReader
+from perdure.checkpoint.load.state_reader import StateInto, new_reader
 from perdure.checkpoint.ranks.agreed_load import Choice, load_agreed_step
 from perdure.checkpoint.ranks.agreed_save import AgreedSave
 from perdure.checkpoint.ranks.collective import Outcome, capture, gather_or_raise, raise_if_any_failed
@@ -332,6 +332,7 @@ class Checkpointer:
         mode: str | None = None,
         strict: bool = True,
         keys: Iterable[Any] | None = None,
+        lazy: bool = False,
         verify: str = sampling.FULL,
     ) -> Any:
         """The newest whole state, every byte of it verified; None if nothing was saved yet.
@@ -349,8 +350,9 @@ class Checkpointer:
         others were skipped.
 
         `keys`: load only these of the dict that the state is; a tuple of keys leads into dicts of it. Nothing else of
-        the file is read, nor verified. `verify`: "full" compares every byte with what was saved; "sampled" and "size"
-        are faster and miss damage (`format.sampling`).
+        the file is read, nor verified. `lazy`: return objects with `shape`, `dtype` and `load()` in place of arrays,
+        which read and verify what they need. `verify`: "full" compares every byte with what was saved; "sampled" and
+        "size" are faster and miss damage (`format.sampling`).
 
         Raises NoUsableCheckpoint when there are checkpoints and all are damaged, CheckpointUnavailable when they cannot
         be read now, CheckpointError for one that another number of processes sharded, that does not fit `into`, or if
@@ -363,7 +365,7 @@ class Checkpointer:
         rule = self._series.keep
         direction = mode or (rule.mode if rule is not None and rule.metric == best else "min")
         choice = Choice(None if step is None else _validate_step(step), best, direction)
-        reader: StateReader = NewState(keys) if into is None else StateInto(into, strict=strict, keys=keys)
+        reader = new_reader(into, strict=strict, keys=keys, lazy=lazy)
         self.last_result, state = load_agreed_step(
             self._root, self._series.prefix, self._group, rank, world, verify=verify, choice=choice, reader=reader
         )

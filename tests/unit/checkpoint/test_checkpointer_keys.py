@@ -104,3 +104,65 @@ def test_keys__that_do_not_exist_name_the_known_ones(saved: Path, keys: list[Any
     for into in (None, {}):
         with pytest.raises(CheckpointError, match=text):
             Checkpointer(saved).load(keys=keys, into=into)
+
+
+def test_lazy__reads_an_array_when_it_is_needed(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = BlockReader._fetch
+
+    def fetch(reader: BlockReader, number: int, **how: Any) -> Any:
+        read.append(number)
+        return real(reader, number, **how)
+
+    monkeypatch.setattr(BlockReader, "_fetch", fetch)
+    state = Checkpointer(saved).load(lazy=True)
+    assert set(read) == {0}  # the header
+    assert state["step"] == 2
+    assert type(state["model"]) is OrderedDict
+    weight = state["model"]["weight"]
+    assert (weight.shape, weight.dtype, weight.nbytes) == ((LARGE,), "float64", 8 * LARGE)
+    assert "shape=" in repr(weight)
+    read.clear()
+    assert set(weight.load()) == {2.0}
+    assert set(read) == {0, 1, 2, 3}
+    assert np.asarray(state["model"]["bias"]).tolist() == [2, 2, 2]
+    assert np.asarray(weight, np.float32).dtype == np.float32
+    with pytest.raises(ValueError, match="a copy of it is needed"):
+        np.asarray(weight, copy=False)
+    weight.load()[:] = 7
+    assert set(weight.load()) == {2.0}  # anew each time
+
+
+def test_lazy__finds_damage_when_it_reads_it(saved: Path) -> None:
+    flip(saved, 2, -BLOCK_BYTES)  # the moments
+    state = Checkpointer(saved).load(lazy=True)
+    assert set(state["model"]["weight"].load()) == {2.0}
+    with pytest.raises(CheckpointError, match="differs from what was saved"):
+        state["optimizer"]["moments"][0].load()
+    flip(saved, 2, 100)  # the header: there is nothing to return
+    assert Checkpointer(saved).load(lazy=True)["step"] == 1
+
+
+def test_lazy__with_keys_and_without_into(saved: Path) -> None:
+    state = Checkpointer(saved).load(lazy=True, keys=[("model", "bias")])
+    assert list(state) == ["model"]
+    assert state["model"]["bias"].load().tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="not both"):
+        Checkpointer(saved).load(into={}, lazy=True)
+
+
+def test_lazy__what_has_no_shape_is_loaded_at_once(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"raw": b"abc", "t": torch.arange(3, dtype=torch.bfloat16), "n": np.float32(1.5)})
+        state = checkpointer.load(lazy=True)
+    assert state["raw"] == b"abc"
+    assert torch.equal(state["t"].load(), torch.arange(3, dtype=torch.bfloat16))
+
+
+def test_lazy__checkpoint_that_was_removed_meanwhile(saved: Path) -> None:
+    state = Checkpointer(saved).load(lazy=True)
+    for path in saved.glob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="is missing"):
+        state["model"]["weight"].load()

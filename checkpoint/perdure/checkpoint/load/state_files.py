@@ -38,6 +38,7 @@ class StateFiles:
     ) -> None:
         """`record`: of the part. `shared`: by path, what the manifest lists of files that steps share."""
         self._root, self._verify, self._shared = root, verify, shared
+        self.name = record.path
         self._main = PartFile(root, record, verify)
         self._files = {"": self._main}
 

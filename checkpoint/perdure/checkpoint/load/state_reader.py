@@ -1,6 +1,6 @@
-"""How the state of a process is loaded: as new objects, or into those of the program.
+"""How the state of a process is loaded: as new objects, into those of the program, or array by array later.
 
-Both first verify its files (`prepare`), so that all processes can agree on a step of which each can verify its own, and
+All first verify its files (`prepare`), so that all processes can agree on a step of which each can verify its own, and
 only then return it (`finish`).
 """
 
@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
+from perdure.checkpoint.errors import CheckpointError
+from perdure.checkpoint.load.block_compare import DamagedFile
 from perdure.checkpoint.load.part_file import Place
 from perdure.checkpoint.load.state_files import StateFiles
 from perdure.checkpoint.state import container
-from perdure.checkpoint.state.arrays import SavedArray
+from perdure.checkpoint.state.arrays import SavedArray, require_module
 from perdure.checkpoint.state.buffers import copy_bytes, large_buffer
 from perdure.checkpoint.state.restore import Differences, compare, restore_into
 from perdure.checkpoint.state.targets import Plan, plan_targets
@@ -62,6 +64,81 @@ class NewState:
             _fill_new(files, known, [header.arrays[number] for number in container.numbers_in(header)])
             state = files.parsed(lambda: container.rebuild(header, known))
         return lambda: state
+
+
+class LazyArray:
+    """An array of a checkpoint that is read when it is needed. Each `load` reads it anew, and verifies what it reads.
+
+    `dtype`: the name of its element type. `nbytes`: its size.
+    """
+
+    def __init__(self, files: StateFiles, saved: SavedArray, name: str) -> None:
+        self._files, self._saved, self._name = files, saved, name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._saved.shape
+
+    @property
+    def dtype(self) -> str:
+        return self._saved.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self._saved.nbytes
+
+    def load(self) -> Any:
+        """The array, in the framework that it was saved from.
+
+        Raises CheckpointError when it is damaged, or the checkpoint was removed since, and CheckpointUnavailable when
+        it cannot be read now.
+        """
+        known = {self._saved.number: None}
+        try:
+            _fill_new(self._files, known, [self._saved])
+        except DamagedFile as damage:
+            raise CheckpointError(f"{self._name} cannot be loaded: {damage}. Load anew for an older step.") from damage
+        return known[self._saved.number]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """As `numpy.asarray` requests it."""
+        if copy is False:
+            raise ValueError(f"{self._name} is not in memory, so a copy of it is needed")
+        return require_module("numpy").asarray(self.load(), dtype)
+
+    def __repr__(self) -> str:
+        return f"LazyArray({self._name}, shape={self.shape}, dtype={self.dtype})"
+
+
+class LazyState:
+    """The state with a LazyArray in the place of every array. `keys`: only these (`container.select`)."""
+
+    fills = False
+    has_filled = False
+    reads_all = False
+
+    def __init__(self, keys: Iterable[Any] | None = None) -> None:
+        self._keys = None if keys is None else list(keys)
+
+    def prepare(self, files: StateFiles) -> Finish:
+        header = _selected(files, self._keys)
+        known: list[Any] = list(header.arrays)
+        numbers = container.numbers_in(header)
+        _fill_new(files, known, [one for one in header.arrays if one.number in numbers and not one.is_plain])
+        for one in header.arrays:
+            if one.is_plain:
+                known[one.number] = LazyArray(files, one, f"array {one.number} of {files.name}")
+        state = files.parsed(lambda: container.rebuild(header, known))
+        return lambda: state
+
+
+def new_reader(into: Any, *, strict: bool, keys: Iterable[Any] | None, lazy: bool) -> StateReader:
+    """The reader for the arguments of `Checkpointer.load`. Raises ValueError for a contradiction."""
+    if into is not None and lazy:
+        raise ValueError("give either into or lazy, not both: what is loaded into objects has to be read")
+    if into is not None:
+        return StateInto(into, strict=strict, keys=keys)
+    return LazyState(keys) if lazy else NewState(keys)
 
 
 class StateInto:
@@ -117,16 +194,18 @@ class StateInto:
         return restore_into(self._into, state, differences=self.differences, fill=fill)
 
 
-def _selected(files: StateFiles, keys: Iterable[Any]) -> container.Header:
-    """The header of a state with `keys` alone. Raises CheckpointError if it has others."""
+def _selected(files: StateFiles, keys: Iterable[Any] | None) -> container.Header:
+    """The header of a state with `keys` alone (None: all). Raises CheckpointError if it has no such keys."""
     if not files.compares_blocks:
         files.verify()
     header = files.header()
+    if keys is None:
+        return header
     selected: container.Header = files.parsed(lambda: container.select(header, keys))
     return selected
 
 
-def _fill_new(files: StateFiles, known: list[Any], wanted: Iterable[SavedArray]) -> None:
+def _fill_new(files: StateFiles, known: list[Any] | dict[int, Any], wanted: Iterable[SavedArray]) -> None:
     """Load `wanted` into new memory, and enter them into `known` under their numbers."""
     buffers: dict[SavedArray, memoryview] = {}
     for one in wanted:
