@@ -8,7 +8,9 @@ import pytest
 
 from perdure.controller.clouds.aws.account_check import principal
 from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.base import launch_rehearsal
 from perdure.controller.clouds.base.account_checks import Finding, Severity
+from perdure.recovery.market.view import Market
 from support.fakes.ec2 import FakeEc2
 from support.fakes.ec2.account import ARN
 
@@ -54,6 +56,38 @@ def test_permissions__are_required_only_for_configured_features(
     assert not bad(list(new_cloud(images={"us-east-1": "ami-1"}).check()))
     (scores,) = bad(list(new_cloud(images={"us-east-1": "ami-1"}, placement_scores=True).check()))
     assert scores.text.startswith("ec2:GetSpotPlacementScores")
+
+
+def test_bucket_permissions__that_are_missing_are_one_warning(ec2: FakeEc2, cloud: AwsCloud) -> None:
+    ec2.faults.forbid = {"s3:PutObject", "sts:GetFederationToken"}
+    (finding,) = bad(list(cloud.check()))
+    assert (finding.subject, finding.severity) == ("buckets", Severity.WARNING)
+    assert "s3:PutObject, sts:GetFederationToken is missing" in finding.text
+    assert "aws-buckets.json" in str(finding.fix)
+
+
+def test_rehearsal__tries_each_region_and_market_with_the_real_parameters_and_buys_nothing(
+    ec2: FakeEc2, new_cloud: Callable[..., AwsCloud]
+) -> None:
+    cloud = new_cloud(instance_profile="perdure-node-x")
+    offers = launch_rehearsal.sample_offers(cloud.offers())
+    assert {(one.region, one.market) for one in offers} == {(r, m) for r in ec2.regions for m in Market}
+    assert {one.accelerators is None for one in offers} == {True, False}
+    (finding,) = cloud.rehearse()
+    assert (finding.severity, finding.subject) == (Severity.OK, "launches")
+    assert finding.text == f"{len(offers)} of {len(offers)} rehearsed launches are accepted"
+    assert not ec2.purchases()
+
+
+def test_rehearsal__names_what_is_rejected(ec2: FakeEc2, cloud: AwsCloud) -> None:
+    ec2.faults.denied_regions = {"us-west-2"}
+    accepted, *rejected = cloud.rehearse()
+    assert accepted.severity is Severity.OK
+    assert rejected
+    assert {one.severity for one in rejected} == {Severity.WARNING}
+    assert all(one.text.startswith("us-west-2, ") for one in rejected)
+    ec2.faults.denied_regions = set(ec2.regions)
+    assert {one.severity for one in cloud.rehearse()} == {Severity.ERROR}
 
 
 def test_queue_permissions__are_checked_per_queue(ec2: FakeEc2, new_cloud: Callable[..., AwsCloud]) -> None:

@@ -141,6 +141,11 @@ def test_policy__allows_exactly_the_calls_that_are_made(
     wait_until(new_cloud(placement_scores=True).advice)
     (machine,) = cloud.launch(request_of())
     cloud.describe("us-east-1", [machine.id])
+    cloud.console_output("us-east-1", machine.id)
+    ec2.faults.denied_regions = {"us-east-1"}
+    with pytest.raises(Exception, match="explicit deny"):
+        cloud.launch(request_of("t5"))
+    ec2.faults.denied_regions = set()
     subnet = ec2_backends[DEFAULT_ACCOUNT_ID]["us-east-1"].get_default_subnets()["us-east-1a"].id
     new_cloud(subnets={"us-east-1a": subnet}).launch(request_of("t2", kind="p4d.24xlarge", network_tier="best"))
     new_cloud(fis_role=ROLE).interrupt("us-east-1", machine.id, notice_s=120.0)
@@ -161,7 +166,7 @@ def test_policy__allows_exactly_the_calls_that_are_made(
     code = "".join(
         path.read_text() for path in package.rglob("*.py") if path.name not in ("controller_host.py", "iam.py")
     )
-    verbs = "describe|run|terminate|get|create|authorize|revoke|modify|start|stop|delete|receive"
-    named = set(re.findall(rf"(?:ec2|ssm|fis|sqs)(?:\([^)]*\))?\s*\.((?:{verbs})_(?!paginator)\w+)\(", code))
+    verbs = "decode|describe|run|terminate|get|create|authorize|revoke|modify|start|stop|delete|receive"
+    named = set(re.findall(rf"(?:ec2|ssm|fis|sqs|sts)(?:\([^)]*\))?\s*\.((?:{verbs})_(?!paginator)\w+)\(", code))
     named |= set(re.findall(r"get_paginator\(\"(\w+)\"\)", code))
     assert {"".join(map(str.title, name.split("_"))) for name in named} == {c.partition(":")[2] for c in called}

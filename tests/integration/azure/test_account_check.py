@@ -37,7 +37,7 @@ def test_account_check__passes_and_launches_nothing(azure: FakeAzure, cloud: Azu
     findings = cloud.check()
     assert not bad(findings)
     assert f"application {CLIENT}" in findings[0].text
-    assert {one.subject for one in findings} == {"credentials", "permissions", "regions", "quotas"}
+    assert {one.subject for one in findings} == {"credentials", "permissions", "providers", "regions", "quotas"}
     (cores,) = [one for one in findings if one.text.startswith("on-demand vCPUs of all sizes")]
     assert "88 of 100 left in eastus" in cores.text
     assert not azure.purchases()
@@ -91,6 +91,26 @@ def test_permissions__of_the_whole_role_are_checked() -> None:
     assert {one.name for one in data} == set(role["DataActions"])
 
 
+def test_provider__that_is_not_registered_is_named_with_the_command(azure: FakeAzure, cloud: AzureCloud) -> None:
+    azure.faults.registrations = {"Microsoft.Compute": "NotRegistered", "Microsoft.Storage": "Registering"}
+    found = {one.text.partition(" ")[0]: one for one in bad(cloud.check())}
+    assert found.keys() == azure.faults.registrations.keys()
+    assert found["Microsoft.Compute"].severity is Severity.ERROR, "no launch succeeds without it"
+    assert found["Microsoft.Storage"].severity is Severity.WARNING
+    assert "az provider register --namespace Microsoft.Compute" in str(found["Microsoft.Compute"].fix)
+
+
+def test_rehearsal__names_the_image_that_a_region_lacks(azure: FakeAzure, cloud: AzureCloud) -> None:
+    (finding,) = cloud.rehearse()
+    assert finding.severity is Severity.OK
+    azure.faults.missing_images = {("eastus", "microsoft-dsvm:vmimage:ubuntu-hpc:2204")}
+    accepted, *rejected = cloud.rehearse()
+    assert accepted.severity is Severity.OK
+    assert {one.text.partition(",")[0] for one in rejected} == {"eastus"}
+    assert all("microsoft-dsvm:ubuntu-hpc:2204:latest has no version in eastus" in one.text for one in rejected)
+    assert not azure.purchases()
+
+
 def test_zero_quota__is_reported_for_spot_and_gpu_families(azure: FakeAzure, cloud: AzureCloud) -> None:
     h100 = family("Standard_ND96isr_H100_v5")
     for region in azure.regions:
@@ -115,7 +135,7 @@ def test_denied_access__is_reported_for_each_check(azure: FakeAzure, cloud: Azur
     who, *rest = cloud.check()
     assert who.severity is Severity.OK
     assert {(one.subject, one.severity) for one in rest} == {
-        (subject, Severity.UNKNOWN) for subject in ("permissions", "regions", "quotas")
+        (subject, Severity.UNKNOWN) for subject in ("permissions", "providers", "regions", "quotas")
     }
 
 

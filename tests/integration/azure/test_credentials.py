@@ -21,7 +21,7 @@ from perdure.recovery.market.view import Market
 from perdure.recovery.reasons import Reason
 from support.fakes.azure import FakeAzure
 from support.fakes.azure.server import SUBSCRIPTION
-from support.helpers.launch_requests import stop_and_start
+from support.helpers.launch_requests import open_and_close, stop_and_start
 
 pytestmark = pytest.mark.long
 
@@ -36,6 +36,7 @@ IMPLIED = {
     "Microsoft.Network/networkInterfaces/read",
     "Microsoft.Network/networkInterfaces/write",
     "Microsoft.Network/networkInterfaces/delete",
+    "Microsoft.Network/networkSecurityGroups/join/action",
     "Microsoft.Network/publicIPAddresses/join/action",
     "Microsoft.Network/publicIPAddresses/read",
     "Microsoft.Network/publicIPAddresses/write",
@@ -89,11 +90,14 @@ def test_role__allows_exactly_the_calls_that_are_made(
     cloud.prices.refresh(30.0)
     (machine,) = cloud.launch(request_of())
     cloud.describe("eastus", [machine.id])
+    cloud.console_output("eastus", machine.id)
     cloud.list_owned("ctl")
     cloud.interrupt("eastus", machine.id, notice_s=None)
     cloud.terminate("eastus", [machine.id])
     stop_and_start(cloud, request_of("t2", market=Market.ON_DEMAND))
+    open_and_close(cloud, request_of("t3"))
     cloud.check()
+    cloud.rehearse()
     named = json.loads(ROLE.read_text())["Actions"]
     # Checked in tests/unit/controller/buckets/test_azure.py, and in test_notice_queue.py for data actions.
     allowed = [name for name in named if "Microsoft.Storage/" not in name]
@@ -113,6 +117,7 @@ def test_role__allows_exactly_the_calls_that_are_made(
         "begin_update",
         "get",
         "list",
+        "retrieve_boot_diagnostics_data",
         "simulate_eviction",
     }
     assert set(re.findall(r"_connections\.call\(\"(\w+)\"", code)) == {"GET", "PUT"}

@@ -78,3 +78,13 @@ def test_disabled_api__is_the_only_finding(gce: FakeGce, cloud: GcpCloud) -> Non
     (only,) = cloud.check()
     assert (only.subject, only.severity) == ("credentials", Severity.ERROR)
     assert "gcloud services enable" in only.text
+
+
+def test_rehearsal__looks_up_the_images(gce: FakeGce, cloud: GcpCloud, new_cloud: Callable[..., GcpCloud]) -> None:
+    (finding,) = cloud.rehearse()
+    assert finding.severity is Severity.OK
+    retired = "projects/ubuntu-os-cloud/global/images/family/ubuntu-1804-lts"
+    rejected = new_cloud(image=retired).rehearse()
+    assert {one.severity for one in rejected} == {Severity.ERROR}, "no machine can boot"
+    assert all("ubuntu-1804-lts" in one.text for one in rejected)
+    assert not gce.purchases()

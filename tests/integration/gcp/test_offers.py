@@ -51,6 +51,7 @@ NEEDS = {
     },
     "instances.list": {"compute.instances.list"},
     "instances.aggregatedList": {"compute.instances.list"},
+    "instances.getSerialPortOutput": {"compute.instances.getSerialPortOutput"},
     "instances.delete": {"compute.instances.delete", "compute.disks.delete"},
     **OF_PORTS,
     "instances.stop": {"compute.instances.stop"},
@@ -267,6 +268,7 @@ def test_role__allows_exactly_the_calls_that_are_made(
     cloud.list_owned("ctl")
     cloud.interrupt("us-central1", machine.id, notice_s=None)
     cloud.describe("us-central1", [machine.id])
+    cloud.console_output("us-central1", machine.id)
     cloud.terminate("us-central1", [machine.id])
     stop_and_start(cloud, request_of("t2", market=Market.ON_DEMAND))
     gce.faults.operation_s = 0.01  # it waits for the operations on rules

@@ -27,20 +27,25 @@ Examples:
   perdure check
   perdure check aws                      one cloud; exits with 1 if it is not usable
   perdure check aws gcp -v               every check, including those that passed
+  perdure check aws --deep               rehearse a launch in each region; nothing is bought
   perdure check -o json | jq '.[] | select(.usable) | .name'
 """
 )
 @click.argument("clouds", nargs=-1, metavar="[CLOUDS]...", shell_complete=suggestions.clouds)
+@click.option(
+    "--deep", is_flag=True, help="Also rehearse launches with the configured network, image and role; buys nothing."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Also show the checks that passed.")
 @click.option(
     "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
 )
-def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
+def check(clouds: tuple[str, ...], deep: bool, verbose: bool, output: str) -> None:
     """Check which clouds the controller can use, and how to fix the others.
 
     For AWS, GCP and Azure this checks the account: the caller's identity, missing permissions, enabled regions, and
-    quotas that would block a launch; for Kubernetes each context. A cloud that does not answer is not usable now. It
-    launches nothing. Exits with 1 if no cloud is usable, or if one of CLOUDS is not.
+    quotas that would block a launch; for Kubernetes each context. A cloud that does not answer is not usable now.
+    --deep also asks EC2 whether it would launch machines, and Azure and Google for the images. Nothing is launched.
+    Exits with 1 if no cloud is usable, or if one of CLOUDS is not.
     """
     from perdure.cli.client import connect, outdated_config
     from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
@@ -57,7 +62,7 @@ def check(clouds: tuple[str, ...], verbose: bool, output: str) -> None:
             raise Failure(f"unknown cloud {name!r}\n  choose from: {', '.join(known)}", EXIT_WRONG_INPUT)
     names = list(dict.fromkeys(map(canonical_cloud, clouds))) or list(known)
     with spinner("Checking accounts"):
-        findings, refusal = _findings(client, names)
+        findings, refusal = _findings(client, names, deep=deep)
     if refusal:
         warn(f"accounts were not checked: {refusal}")
     usable = {name: known[name]["usable"] and not any(map(_is_blocking, findings[name])) for name in names}
@@ -78,12 +83,12 @@ def _is_blocking(finding: api_types.Finding) -> bool:
     return severity == "error" or (severity == "unknown" and finding["subject"] == "credentials")
 
 
-def _findings(client: Client, names: Sequence[str]) -> tuple[dict[str, list[api_types.Finding]], str]:
+def _findings(client: Client, names: Sequence[str], *, deep: bool) -> tuple[dict[str, list[api_types.Finding]], str]:
     """The results by cloud; none, and why, for a user whose role does not allow the checks."""
     from perdure.sdk.connection.client import ApiError
 
     try:
-        return {name: client.findings(name) for name in names}, ""
+        return {name: client.findings(name, deep=deep) for name in names}, ""
     except ApiError as error:
         if error.status != 403:
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -26,6 +27,10 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b\n]{0,256
 _CONTROL = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 
+class CloudWithConsole(Cloud, HasConsole, Protocol):
+    """A cloud that stores the console of its machines."""
+
+
 @dataclass(frozen=True)
 class ConsoleRecorder:
     """Safe to use from any thread. `endpoint`: what the machines should have called."""
@@ -35,7 +40,12 @@ class ConsoleRecorder:
     endpoint: str
 
     def record(self, cloud: Cloud, region: str, key: AttemptKey, machines: Collection[tuple[int, str]]) -> None:
-        """Add the console of each machine, (rank, instance id), to its empty log. Never raises: it only informs."""
+        """Add the console of each machine, (rank, instance id), to its empty log. Never raises: it only informs.
+
+        Does nothing for a cloud without consoles.
+        """
+        if not isinstance(cloud, HasConsole):
+            return
         for rank, id in sorted(machines)[:MAX_MACHINES]:
             try:
                 if self.logs.size(key, rank) == 0:  # a repeated termination adds nothing
@@ -44,10 +54,8 @@ class ConsoleRecorder:
             except Exception as error:  # noqa: BLE001 - the machine is terminated in any case
                 log.warning("console.not_recorded", job=key[0], rank=rank, instance=id, error=str(error))
 
-    def _text(self, cloud: Cloud, region: str, id: str) -> str:
+    def _text(self, cloud: CloudWithConsole, region: str, id: str) -> str:
         begin = f"[perdure: {id} never called {self.endpoint}."
-        if not isinstance(cloud, HasConsole):
-            return f"{begin}]\n"
         try:
             output = readable(cloud.console_output(region, id))
         except Exception as error:  # noqa: BLE001 - the cloud classifies its own errors

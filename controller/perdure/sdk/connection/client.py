@@ -103,11 +103,10 @@ class Client:
     def clouds(self) -> list[api_types.Cloud]:
         return expect_list(api_types.Cloud, self._call("GET", "/clouds"), self.endpoint.url)
 
-    def findings(self, cloud: str) -> list[api_types.Finding]:
-        """The results of checking a cloud account. Takes seconds."""
-        return expect_list(
-            api_types.Finding, self._call("GET", f"/clouds/{quote(cloud, safe='')}/findings"), self.endpoint.url
-        )
+    def findings(self, cloud: str, *, deep: bool = False) -> list[api_types.Finding]:
+        """The results of checking a cloud account. Takes seconds. `deep`: rehearse launches, too; buys nothing."""
+        path, query = f"/clouds/{quote(cloud, safe='')}/findings", {"deep": deep or None}
+        return expect_list(api_types.Finding, self._call("GET", path, query=query), self.endpoint.url)
 
     def gpus(
         self, *, name: str = "", count: float | None = None, cloud: str = "", region: str = ""

@@ -58,6 +58,8 @@ class Faults:
     quotas: dict[tuple[str, str], int] = field(default_factory=dict)  # (region, family) → limit, if not as usual
     prices_away: bool = False  # the retail price list does not respond
     closed: set[tuple[str, str]] = field(default_factory=set)  # (region or zone, size) that is restricted
+    registrations: dict[str, str] = field(default_factory=dict)  # resource provider → its state, if not registered
+    missing_images: set[tuple[str, str]] = field(default_factory=set)  # (region, publisher:type:offer:sku)
     throttle: int = 0  # how many of the next calls are throttled
     identities_listed_slowly: int = 0  # how many of the next role assignments do not find the identity yet
     #: action (as in a role) → how many of its next calls take effect without a response

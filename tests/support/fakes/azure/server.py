@@ -58,6 +58,12 @@ _ROUTES = [
             "Microsoft.Compute/virtualMachines/simulateEviction/action",
         ),
         ("/subscriptions/[^/]+/providers/Microsoft.Authorization/permissions", "Microsoft.Authorization/permissions"),
+        (r"/subscriptions/[^/]+/providers/Microsoft\.\w+", "Microsoft.Resources/subscriptions/providers"),
+        (
+            "/subscriptions/[^/]+/providers/Microsoft.Compute/locations/[^/]+/publishers/[^/]+/artifacttypes/vmimage/offers"
+            "/[^/]+/skus/[^/]+/versions",
+            "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions",
+        ),
         ("/subscriptions/[^/]+/providers/Microsoft.Compute/skus", "Microsoft.Compute/skus"),
         *((rf"{_GROUP}/providers/{kind}/[^/]+", kind) for kind in KINDS),
         *((rf"/subscriptions/[^/]+/providers/{kind}/[^/]+", kind) for kind in (ROLES, ASSIGNMENTS)),
@@ -272,14 +278,23 @@ class FakeAzure:
                 return arm.list(group, path, query)
             case ("Microsoft.Compute/virtualMachines", _, _):
                 return arm.get(group, path, query)
-            case ("Microsoft.Authorization/permissions", _, _):
+            case _:
+                return self._call_for_subscription(action.rpartition("/")[0], path, query)
+
+    def _call_for_subscription(self, kind: str, path: str, query: dict[str, str]) -> Answer:
+        match kind:
+            case "Microsoft.Authorization/permissions":
                 return subscription.permissions(self.faults)
-            case ("Microsoft.Compute/skus", _, _):
+            case "Microsoft.Resources/subscriptions/providers":
+                return subscription.provider(path.rpartition("/")[2], self.faults)
+            case "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions":
+                return subscription.image_versions(path, self.faults)
+            case "Microsoft.Compute/skus":
                 return subscription.skus(query, self.faults)
-            case ("Microsoft.Compute/locations/usages", _, _):
+            case "Microsoft.Compute/locations/usages":
                 return subscription.usages(path.split("/")[-2], self.faults)
             case _:
-                return arm.operation(path.rpartition("/")[2])
+                return self._arm.operation(path.rpartition("/")[2])
 
     def _sign_in(self, path: str, body: bytes) -> Answer:
         """Answer as Entra ID: with its metadata, or with a token for a caller that has the secret."""

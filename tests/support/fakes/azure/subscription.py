@@ -20,6 +20,18 @@ def permissions(faults: Faults) -> Answer:
     return Answer(200, {"value": [role]})
 
 
+def provider(name: str, faults: Faults) -> Answer:
+    return Answer(200, {"namespace": name, "registrationState": faults.registrations.get(name, "Registered")})
+
+
+def image_versions(path: str, faults: Faults) -> Answer:
+    """The versions of a public image in a region; none for an image that is not published there."""
+    parts = path.split("/")
+    region, urn = parts[parts.index("locations") + 1], ":".join(parts[parts.index("publishers") + 1 :: 2][:4])
+    known = [] if (region, urn) in faults.missing_images else [{"name": "22.04.2026", "location": region}]
+    return Answer(200, known)
+
+
 def family(size: str) -> str:
     """The name of a size's family in quotas, which omits the numbers of the size, as Azure's do."""
     begin, _, version = re.sub(r"(?<=[A-Z])\d+", "", size.removeprefix("Standard_"), count=1).rpartition("_")

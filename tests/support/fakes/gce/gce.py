@@ -41,6 +41,8 @@ class Gce:
         if call.method.startswith("projects."):
             with self._lock:
                 return self.iam.answer(call)
+        if call.method == "images.getFromFamily":  # public images are in other projects
+            return rules.newest_image(call.parameters["project"], call.parameters["family"])
         if call.parameters["project"] != PROJECT:
             raise Invalid(404, "notFound", f"The resource 'projects/{call.parameters['project']}' was not found")
         with self._lock:

@@ -64,6 +64,13 @@ def of_instance(zone: str, body: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     return properties.pop("name"), properties
 
 
+def newest_image(project: str, family: str) -> dict[str, Any]:
+    """The response of images.getFromFamily. Raises Invalid."""
+    if f"projects/{project}/global/images/family/{family}" not in IMAGES:
+        raise Invalid(404, "notFound", f"The resource 'projects/{project}/global/images/family/{family}' was not found")
+    return {"kind": "compute#image", "id": "1", "name": f"{family}-v20261101", "family": family, "status": "READY"}
+
+
 def _problems(zone: str, body: Mapping[str, Any]) -> Iterator[str]:
     properties = body["instanceProperties"]
     names = list(body["perInstanceProperties"])

@@ -26,6 +26,8 @@ from perdure.controller.clouds.base.account_checks import (
 )
 
 POLICY_FIX = "attach the policy of deploy/iam/aws-controller.json to it"
+BUCKET_FIX = "if tasks are to use buckets of AWS, attach the policy of deploy/iam/aws-buckets.json to it"
+BUCKET_PERMISSIONS = ("s3:CreateBucket", "s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 QUOTA_FIX = "request more in the console's Service Quotas, Amazon EC2 (takes hours to days), or use other machines"
 REGION_FIX = "enable the region in the account's settings, or remove it from aws.regions"
 
@@ -53,6 +55,10 @@ CONTEXT = {
 NARROW = {
     "ssm:GetParameter": "arn:aws:ssm:us-east-1::parameter/aws/service/canonical",
     "iam:CreateServiceLinkedRole": "arn:aws:iam::000000000000:role/aws-service-role/spot.amazonaws.com/any",
+    "sts:GetFederationToken": "arn:aws:sts::000000000000:federated-user/perdure-node",
+    "sts:AssumeRole": "arn:aws:iam::000000000000:role/perdure-node",
+    **dict.fromkeys(("s3:CreateBucket", "s3:ListBucket"), "arn:aws:s3:::perdure-check"),
+    **dict.fromkeys(("s3:GetObject", "s3:PutObject", "s3:DeleteObject"), "arn:aws:s3:::perdure-check/object"),
 }
 _OF_PORTS = (
     *("DescribeSecurityGroups", "DescribeVpcs", "CreateSecurityGroup", "DeleteSecurityGroup"),
@@ -110,6 +116,7 @@ class AwsAccountCheck:
             Check("credentials", self._identity, "correct the credentials: see the README, AWS"),
             (
                 Check("permissions", self._permissions, POLICY_FIX),
+                Check("buckets", self._buckets, BUCKET_FIX),
                 Check("regions", self._enabled_regions, POLICY_FIX),
                 Check("quotas", self._quotas, POLICY_FIX),
             ),
@@ -173,6 +180,20 @@ class AwsAccountCheck:
         untested = ", ".join(permission.name for permission in required if permission.name not in calls)
         fix = "to check them too, allow iam:SimulatePrincipalPolicy, as deploy/iam/aws-controller.json does"
         yield Finding("permissions", Severity.UNKNOWN, f"not checked: {untested}: {simulator_error}", fix)
+
+    def _buckets(self) -> Iterator[Finding]:
+        """Whether tasks may use buckets of AWS. Users and roles make the keys of nodes by different calls."""
+        arn = self._connections.service("sts", HOME_REGION).get_caller_identity()["Arn"]
+        makes_keys = "sts:AssumeRole" if principal(arn) != arn else "sts:GetFederationToken"
+        try:
+            missing = self._simulate([*BUCKET_PERMISSIONS, makes_keys])
+        except Exception:  # noqa: BLE001 - the check of permissions reports that the simulator may not be used
+            return
+        if missing:
+            text = f"tasks cannot use buckets of AWS: {', '.join(sorted(missing))} is missing"
+            yield Finding("buckets", Severity.WARNING, text, BUCKET_FIX)
+        else:
+            yield Finding("buckets", Severity.OK, "tasks can use buckets of AWS")
 
     # ---- regions and quotas ----
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.controller.clouds.aws import controller_host, faults
 from perdure.controller.clouds.aws.account_check import AwsAccountCheck
@@ -27,6 +27,7 @@ from perdure.controller.clouds.aws.pricing.placement_scores import PlacementScor
 from perdure.controller.clouds.aws.sdk.connections import HOME_REGION, AwsConnections
 from perdure.controller.clouds.aws.sdk.slow_cache import TtlCache
 from perdure.controller.clouds.aws.settings import AwsSettings
+from perdure.controller.clouds.base import launch_rehearsal
 from perdure.controller.clouds.base.account_checks import Finding
 from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
@@ -108,23 +109,8 @@ class AwsCloud:
         return self._driver_filter.select(self.prices.offers())
 
     def launch(self, request: LaunchRequest) -> Sequence[Instance]:
-        offer = request.offer
-        image = self._image(request)
-        subnet = self.settings.subnets.get(offer.zone)
-        is_best, usual = request.network_tier == "best", self.settings.security_groups.get(offer.region)
-        groups = [] if usual is None else [usual]
-        if request.open_ports is not None:
-            ec2 = self._connections.ec2(offer.region)
-            controller = request.owner.controller
-            groups = open_ports.groups(ec2, request.open_ports, controller=controller, subnet=subnet, usual=usual)
-        parameters = launch_request.run_instances(
-            request,
-            image,
-            subnet=subnet,
-            adapters=self._fabric.cards(offer.region, offer.instance_type, subnet) if is_best else (),
-            instance_profile=self.settings.instance_profile,
-            security_groups=groups,
-        )
+        offer, usual = request.offer, self.settings.security_groups.get(request.offer.region)
+        parameters = self._parameters(request)
         try:
             response = self._connections.ec2(offer.region).run_instances(**parameters)
         except Exception as error:
@@ -275,7 +261,40 @@ class AwsCloud:
     def check(self) -> Sequence[Finding]:
         return AwsAccountCheck(self.settings, self._connections, self.regions).findings()
 
+    def rehearse(self) -> Sequence[Finding]:
+        return launch_rehearsal.rehearse(launch_rehearsal.sample_offers(self.offers()), self._dry_run, faults.classify)
+
     # ---- private ----
+
+    def _parameters(self, request: LaunchRequest) -> dict[str, Any]:
+        """The parameters of RunInstances. Creates the security group of open ports. Raises CloudRejected."""
+        offer, subnet = request.offer, self.settings.subnets.get(request.offer.zone)
+        is_best, usual = request.network_tier == "best", self.settings.security_groups.get(offer.region)
+        groups = [] if usual is None else [usual]
+        if request.open_ports is not None:
+            ec2 = self._connections.ec2(offer.region)
+            controller = request.owner.controller
+            groups = open_ports.groups(ec2, request.open_ports, controller=controller, subnet=subnet, usual=usual)
+        return launch_request.run_instances(
+            request,
+            self._image(request),
+            subnet=subnet,
+            adapters=self._fabric.cards(offer.region, offer.instance_type, subnet) if is_best else (),
+            instance_profile=self.settings.instance_profile,
+            security_groups=groups,
+        )
+
+    def _dry_run(self, offer: Offer) -> None:
+        """Raises EC2's error for a machine of the offer that it would not launch for lack of anything but capacity."""
+        parameters = self._parameters(launch_rehearsal.request_for(offer))
+        del parameters["ClientToken"]
+        try:
+            self._connections.ec2(offer.region).run_instances(**parameters, DryRun=True)
+        except Exception as error:
+            if faults.code_of(error) == denial.CODE:
+                raise denial.explained(error, lambda: self._connections.service("sts", offer.region)) from error
+            if faults.code_of(error) != "DryRunOperation":
+                raise
 
     def regions(self) -> Sequence[str]:
         """The regions in use: the configured ones, or all that the account has enabled."""

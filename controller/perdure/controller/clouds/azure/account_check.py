@@ -33,6 +33,15 @@ STORAGE_FIX = (
 QUOTA_FIX = "request more under Quotas in Azure's portal, or use other machines or regions"
 SKU_FIX = "remove the region from azure.regions, or ask Azure's support to enable it for the subscription"
 
+PROVIDERS_API = "2021-04-01"
+REQUIRED_PROVIDERS = ("Microsoft.Compute", "Microsoft.Network")
+PROVIDERS = {
+    "Microsoft.Compute": "it launches machines",
+    "Microsoft.Network": "machines need networks",
+    "Microsoft.Storage": "tasks need it to use containers",
+    "Microsoft.ManagedIdentity": "`perdure controller up` needs it",
+}
+
 CORES = "on-demand vCPUs of all sizes"
 SPOT_CORES = "spot vCPUs of all sizes"
 
@@ -53,6 +62,7 @@ class AzureAccountCheck:
             Check("credentials", self._identity, "correct the credentials: see the README, Azure"),
             (
                 Check("permissions", self._permissions, ROLE_FIX),
+                Check("providers", self._providers, ROLE_FIX),
                 Check("regions", self._sizes, ROLE_FIX),
                 Check("quotas", self._quotas, ROLE_FIX),
             ),
@@ -88,6 +98,23 @@ class AzureAccountCheck:
             if permission.name in missing:
                 text = f"{permission.name} is not granted in the whole subscription: {permission.purpose}"
                 yield Finding("permissions", Severity.UNKNOWN, text, STORAGE_FIX)
+
+    def _providers(self) -> Iterator[Finding]:
+        """A new subscription has registered no resource provider, and rejects whatever needs one."""
+        registered = 0
+        for name, purpose in PROVIDERS.items():
+            path = f"/subscriptions/{self._connections.subscription}/providers/{name}"
+            state = (self._connections.call("GET", path, PROVIDERS_API) or {}).get("registrationState", "Unknown")
+            if state == "Registered":
+                registered += 1
+                continue
+            severity = Severity.ERROR if name in REQUIRED_PROVIDERS else Severity.WARNING
+            fix = f"run `az provider register --namespace {name}`, which takes some minutes"
+            yield Finding("providers", severity, f"{name} is not registered ({state}): {purpose}", fix)
+        if registered:
+            yield Finding(
+                "providers", Severity.OK, f"{registered} of {len(PROVIDERS)} resource providers are registered"
+            )
 
     def _sizes(self) -> Iterator[Finding]:
         skus_by_region = dict(parallel(lambda region: [(region, self._skus(region))], self._regions()))

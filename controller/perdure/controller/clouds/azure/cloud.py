@@ -22,6 +22,7 @@ from perdure.controller.clouds.azure.pricing import catalog, region_prices, skus
 from perdure.controller.clouds.azure.sdk.connections import AzureConnections
 from perdure.controller.clouds.azure.sdk.parallel_calls import parallel, unwrap
 from perdure.controller.clouds.azure.settings import AzureSettings
+from perdure.controller.clouds.base import launch_rehearsal
 from perdure.controller.clouds.base.account_checks import Finding
 from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
@@ -47,6 +48,7 @@ from perdure.recovery.reasons import Reason
 
 log = structlog.get_logger(__name__)
 
+IMAGES_API = "2024-07-01"
 # The group or network may have been deleted: the next launch looks it up again.
 _NETWORK_IS_MISSING = {"InvalidResourceReference", "ResourceGroupNotFound"}
 # The second: the machine exists with other properties, for example because the agent has changed since.
@@ -234,7 +236,25 @@ class AzureCloud:
     def check(self) -> Sequence[Finding]:
         return AzureAccountCheck(self.settings, self._connections, self.regions).findings()
 
+    def rehearse(self) -> Sequence[Finding]:
+        return launch_rehearsal.rehearse(launch_rehearsal.sample_offers(self.offers()), self._find_image, self.classify)
+
     # ---- private ----
+
+    def _find_image(self, offer: Offer) -> None:
+        """Raises Azure's error for a public image that does not exist in the region of the offer, or CloudRejected."""
+        body = launch_request.virtual_machine(
+            launch_rehearsal.request_for(offer), 0, self.settings, subnet="", name="check"
+        )
+        image = body["properties"]["storageProfile"]["imageReference"]
+        if "publisher" not in image:
+            return
+        where = f"/subscriptions/{self._connections.subscription}/providers/Microsoft.Compute/locations/{offer.region}"
+        path = (
+            f"{where}/publishers/{image['publisher']}/artifacttypes/vmimage/offers/{image['offer']}/skus/{image['sku']}"
+        )
+        if not self._connections.call("GET", f"{path}/versions", IMAGES_API):
+            raise CloudRejected("PlatformImageNotFound", f"{':'.join(image.values())} has no version in {offer.region}")
 
     def regions(self) -> Sequence[str]:
         """The regions in use: the configured ones, or all of the built-in table."""

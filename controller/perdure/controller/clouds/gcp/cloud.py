@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from perdure.controller.clouds.base import launch_rehearsal
 from perdure.controller.clouds.base.account_checks import Finding
 from perdure.controller.clouds.base.drivers import DriverFilter
 from perdure.controller.clouds.base.faults import CloudRejected
@@ -24,7 +26,7 @@ from perdure.controller.clouds.base.recent_launches import RecentLaunches
 from perdure.controller.clouds.gcp import controller_host, faults
 from perdure.controller.clouds.gcp.account_check import GcpAccountCheck
 from perdure.controller.clouds.gcp.iam import service_account
-from perdure.controller.clouds.gcp.machines import launch_request, parse, restart, tombstones
+from perdure.controller.clouds.gcp.machines import images, launch_request, parse, restart, tombstones
 from perdure.controller.clouds.gcp.machines.tombstones import GcpTombstones
 from perdure.controller.clouds.gcp.notices import PubSubQueue
 from perdure.controller.clouds.gcp.pricing import catalog, region_prices
@@ -246,6 +248,10 @@ class GcpCloud:
 
     def check(self) -> Sequence[Finding]:
         return GcpAccountCheck(self.settings, self._connections).findings()
+
+    def rehearse(self) -> Sequence[Finding]:
+        find = partial(images.find_for, self._connections, self.settings)
+        return launch_rehearsal.rehearse(launch_rehearsal.sample_offers(self.offers()), find, self.classify)
 
     # ---- launching ----
 

@@ -16,6 +16,7 @@ from perdure.controller.api.auth import Admin, Context, Operator, Reader
 from perdure.controller.api.gpu_rows import annotate_price_age, gpu_rows
 from perdure.controller.api.schemas import error_responses, json_response
 from perdure.controller.clouds.base.account_checks import Checkable
+from perdure.controller.clouds.base.launch_rehearsal import RehearsesLaunches
 from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.pricing.price_list import HasPriceList
 from perdure.controller.maintenance.backup_schedule import BackupSchedule
@@ -133,15 +134,19 @@ def _ensure_fetched(cloud: Cloud) -> None:
 @router.get(
     "/api/v1/clouds/{name}/findings", responses=json_response(list[api_types.Finding]) | error_responses(401, 404, 503)
 )
-def findings(caller: Operator, name: str) -> list[dict[str, Any]]:
+def findings(caller: Operator, name: str, *, deep: bool = False) -> list[dict[str, Any]]:
     """The results of checking a cloud account. That calls the cloud, which takes seconds. Empty if the cloud has no
-    account to check, or cannot be used."""
+    account to check, or cannot be used. `deep`: it also rehearses launches, which buys nothing."""
     clouds = caller.context.clouds
     if (cloud := clouds.get(name)) is None:
         raise RequestRejected(f"there is no cloud {name!r}", fix=f"clouds: {', '.join(sorted(clouds))}", status=404)
     if not isinstance(cloud, Checkable) or cloud.unusable() is not None:
         return []
-    return [asdict(finding) for finding in cloud.check()]
+    found = list(cloud.check())
+    if deep and isinstance(cloud, RehearsesLaunches):
+        _ensure_fetched(cloud)
+        found += cloud.rehearse()
+    return [asdict(finding) for finding in found]
 
 
 @router.get("/api/v1/gpus", responses=json_response(list[api_types.Gpu]) | _ERRORS)

@@ -35,6 +35,10 @@ DISK_TIERS: dict[str | None, dict[str, Any]] = {
     "best": {"VolumeType": "gp3", "Iops": 16000, "Throughput": 1000},
 }
 
+# Of machines with GPUs, if the task names no tier: the usual 125 MiB/s write a checkpoint of 15 GiB in the two minutes
+# of a notice, these one of 58 GiB, for two cents an hour.
+GPU_DISK: dict[str, Any] = {"VolumeType": "gp3", "Iops": 3000, "Throughput": 500}
+
 # docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html and provisioned-iops.html
 MAX_IOPS_PER_GIB = {"gp3": 500, "io2": 500}
 MIN_IOPS = {"gp3": 3000, "io2": 100}

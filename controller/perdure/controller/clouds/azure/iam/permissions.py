@@ -50,6 +50,10 @@ def required_permissions(settings: AzureSettings) -> Iterator[Permission]:
     yield Permission(
         "Microsoft.Compute/locations/usages/read", "`perdure check` reads quotas with it", is_required=False
     )
+    action = "Microsoft.Resources/subscriptions/providers/read"
+    yield Permission(action, "`perdure check` reads registrations with it", is_required=False)
+    action = "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions/read"
+    yield Permission(action, "`perdure check --deep` looks up images with it", is_required=False)
     yield Permission("Microsoft.Compute/skus/read", "it lists the sizes available here", is_required=False)
     yield Permission("Microsoft.Authorization/permissions/read", "it lists permissions", is_required=False)
 
