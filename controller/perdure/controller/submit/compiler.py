@@ -15,6 +15,7 @@ from typing import Any
 from perdure.controller.buckets.service import StorageService
 from perdure.controller.buckets.stores import StorageError
 from perdure.controller.clouds.base.config_section import SectionError
+from perdure.controller.clouds.base.launch_warnings import WarnsOfLaunches
 from perdure.controller.clouds.base.protocol import HasTaskSettings, OpensPorts
 from perdure.controller.clouds.machine_options import REGISTRY_VARIABLES, boot_image
 from perdure.controller.reconcile.market_state import MarketState
@@ -110,8 +111,12 @@ class Compiler:
             for candidate in candidates(task.resources):
                 for cloud in usable:
                     if candidate.requirement.cloud in (None, cloud.name):
-                        for option in _boot_options(candidate, cloud.name).keys() & cloud.ignores:
+                        options = _boot_options(candidate, cloud.name)
+                        for option in options.keys() & cloud.ignores:
                             clouds.setdefault(_RESOURCE_FIELDS[option], set()).add(cloud.name)
+                        if isinstance(cloud, WarnsOfLaunches):
+                            accelerators = candidate.requirement.accelerators
+                            warnings += cloud.launch_warnings(options, accelerators, task.num_nodes or 1)
             for field, names in sorted(clouds.items()):
                 where = " and ".join(sorted(names))
                 warnings.append(f"resources.{field}: accepted, but has no effect on {where}")

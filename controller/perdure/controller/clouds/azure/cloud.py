@@ -174,6 +174,8 @@ class AzureCloud:
     def close_ports(self, region: str, name: str) -> None:
         open_ports.close(self._connections, self._networks.path(region), name)
 
+    launch_warnings = staticmethod(launch_request.warnings)
+
     def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
         return launch_request.disk_price_per_hour(disk_gib, disk_tier)
 

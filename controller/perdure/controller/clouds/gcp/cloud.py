@@ -54,6 +54,7 @@ class GcpCloud:
     """A `Cloud` that is `Interruptible`, `Stoppable`, `HasNoticeQueues` and `Hosting`. `cache`: stores the offers."""
 
     ignores: frozenset[str] = frozenset()
+    launch_warnings = staticmethod(launch_request.warnings)
 
     def __init__(self, cache: OfferCache, settings: GcpSettings, clock: Clock) -> None:
         self.name = "gcp"

@@ -9,6 +9,7 @@ from typing import Any
 from perdure.controller.clouds.aws.machines import fabric
 from perdure.controller.clouds.base import tags
 from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.launch_warnings import gang_on_ethernet
 from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.controller.clouds.bootstrap.render import RankSource, render_boot_program
 from perdure.recovery.market.view import Market, Offer
@@ -137,6 +138,14 @@ def disk_price_per_hour(disk_gib: int | None, disk_tier: str | None) -> float:
     monthly += PRICE_PER_IOPS_MONTH[kind] * max(0, iops - free_iops)
     monthly += PRICE_PER_MIBPS_MONTH * max(0, throughput - free_throughput)
     return float(monthly / HOURS_PER_MONTH)
+
+
+def warnings(options: Mapping[str, Any], accelerators: tuple[str, float] | None, num_nodes: int) -> list[str]:
+    """`WarnsOfLaunches.launch_warnings`."""
+    if options.get("network_tier") == "best":
+        return []
+    hint = "without Elastic Fabric Adapters: `network_tier: best` attaches them"
+    return gang_on_ethernet(accelerators, num_nodes, "aws", hint)
 
 
 def tags_of(request: LaunchRequest) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ from perdure.controller.clouds.azure.pricing.catalog import zone_number
 from perdure.controller.clouds.azure.settings import AzureSettings
 from perdure.controller.clouds.base import tags
 from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.launch_warnings import gang_on_ethernet
 from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.controller.clouds.bootstrap.render import RankSource, render_boot_program
 from perdure.recovery.market.view import Market
@@ -148,6 +150,15 @@ def virtual_machine(
     if settings.identity is not None:
         body["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {settings.identity: {}}}
     return body
+
+
+def warnings(options: Mapping[str, Any], accelerators: tuple[str, float] | None, num_nodes: int) -> list[str]:
+    """`WarnsOfLaunches.launch_warnings`. Azure connects the machines of one scale set by InfiniBand, and no others."""
+    if options.get("network_tier") == "best":
+        best = ["resources.network_tier: best has no effect on azure: all machines have accelerated networking"]
+    else:
+        best = []
+    return [*best, *gang_on_ethernet(accelerators, num_nodes, "azure", "not InfiniBand: they are in no scale set")]
 
 
 def _image(request: LaunchRequest, settings: AzureSettings) -> dict[str, str]:

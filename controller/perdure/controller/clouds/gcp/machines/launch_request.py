@@ -11,10 +11,12 @@ import json
 import math
 import re
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from perdure.controller.clouds.base import tags
 from perdure.controller.clouds.base.faults import CloudRejected
+from perdure.controller.clouds.base.launch_warnings import gang_on_ethernet
 from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.controller.clouds.bootstrap.render import RankSource, render_boot_program
 from perdure.controller.clouds.gcp.pricing.catalog import attached, machine_type
@@ -128,6 +130,16 @@ def labels_of(request: LaunchRequest) -> dict[str, str]:
     """The user's labels that are valid here and the owner's labels, which take precedence."""
     users = {key: value for key, value in request.labels.items() if _FITS_KEY.fullmatch(key)}
     return {key: label(value) for key, value in {**users, **tags.to_tags(request.owner, LABEL)}.items()}
+
+
+def warnings(options: Mapping[str, Any], accelerators: tuple[str, float] | None, num_nodes: int) -> list[str]:
+    """`WarnsOfLaunches.launch_warnings`. GPUDirect needs one interface per GPU and an image of Google's."""
+    left_out = sorted(key for key in options.get("labels") or {} if not _FITS_KEY.fullmatch(key))
+    texts = [
+        f"resources.labels: {key} is left out on gcp, where keys are lower-case letters, digits, - and _"
+        for key in left_out
+    ]
+    return [*texts, *gang_on_ethernet(accelerators, num_nodes, "gcp", "by one interface without GPUDirect")]
 
 
 def label(value: str) -> str:
