@@ -63,7 +63,7 @@ class AzureCloud:
     def __init__(self, cache: OfferCache, settings: AzureSettings, clock: Clock, *, name: str = "azure") -> None:
         self.name = name
         self.settings = settings
-        self._driver_filter = DriverFilter("azure", settings.images.__contains__)
+        self._driver_filter = DriverFilter("azure", settings.images.__contains__, regions=settings.subnets)
         self._connections = AzureConnections(settings, clock)
         self._networks = Networks(settings, self._connections)
         self._tombstones = AzureTombstones(clock)

@@ -5,7 +5,7 @@ azure:
   regions: [eastus, westus3]        # default: all regions of the built-in table
   resource_group: perdure          # prefix of the groups' names, such as perdure-eastus; created if missing
   images: {eastus: "Canonical:ubuntu-24_04-lts:server:latest"}   # or an image's resource id
-  subnets: {eastus: /subscriptions/…/subnets/training}           # default: a network of its own
+  subnets: {eastus: /subscriptions/…/subnets/training}           # default: its own; else only these regions
   public_ips: false                 # default: true, but false where `subnets` names one
   identity: /subscriptions/…/userAssignedIdentities/training     # for the machines; default: none
   interruption_queues: [https://account.queue.core.windows.net/perdure]  # fed by Event Grid; default: none
@@ -60,7 +60,7 @@ CONFIG_KEYS = (
         "azure.subnets.<region>",
         "text",
         "a network that Perdure creates",
-        "The resource id of the subnet of the region's machines.",
+        "The resource id of the subnet of the region's machines. If one is named, regions without one are not used.",
     ),
     ConfigKey(
         "azure.public_ips",

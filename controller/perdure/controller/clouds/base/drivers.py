@@ -25,14 +25,21 @@ DRIVERS: Mapping[str, frozenset[str]] = {
 class DriverFilter:
     """Selects the offers whose GPUs work.
 
-    `has_own_image`: region → whether the user has configured the image there. `zones`: the only ones to use; empty:
-    all. Returns the same object for the same one.
+    `has_own_image`: region → whether the user has configured the image there. `zones`, `regions`: the only ones to
+    use, because the user has named their subnets; empty: all. Returns the same object for the same one.
     """
 
-    def __init__(self, cloud: str, has_own_image: Callable[[str], bool], zones: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        cloud: str,
+        has_own_image: Callable[[str], bool],
+        zones: Collection[str] = (),
+        regions: Collection[str] = (),
+    ) -> None:
         self._drivers = DRIVERS[cloud]
         self._has_own_image = has_own_image
         self._zones = zones
+        self._regions = regions
         self._last: tuple[Sequence[Offer], Sequence[Offer]] = ((), ())
 
     def select(self, offers: Sequence[Offer]) -> Sequence[Offer]:
@@ -43,6 +50,6 @@ class DriverFilter:
         return selected
 
     def _works(self, offer: Offer) -> bool:
-        if self._zones and offer.zone not in self._zones:
+        if (self._zones and offer.zone not in self._zones) or (self._regions and offer.region not in self._regions):
             return False
         return offer.accelerators is None or offer.accelerators[0] in self._drivers or self._has_own_image(offer.region)

@@ -59,7 +59,7 @@ class GcpCloud:
     def __init__(self, cache: OfferCache, settings: GcpSettings, clock: Clock) -> None:
         self.name = "gcp"
         self.settings = settings
-        self._driver_filter = DriverFilter("gcp", lambda _region: settings.image is not None)
+        self._driver_filter = DriverFilter("gcp", lambda _: settings.image is not None, regions=settings.subnets)
         self._connections = GcpConnections(settings, clock)
         source = PriceSource(
             self.name,

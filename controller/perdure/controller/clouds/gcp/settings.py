@@ -5,7 +5,7 @@ gcp:
   credentials: /etc/perdure/gcp.json  # a service account's key; default: Application Default Credentials
   regions: [us-central1, us-east4]     # default: all regions of the project
   network: training                    # a VPC network; default: the network named default
-  subnets: {us-central1: training-a}   # default: the region's subnet in that network
+  subnets: {us-central1: training-a}   # default: the region's subnet in that network; else only these regions
   external_ip: false                   # machines reach the controller internally, or through NAT; default: true
   service_account: node@….iam.gserviceaccount.com  # for the machines; default: none
   image: projects/P/global/images/family/F         # default: Ubuntu, with NVIDIA's driver on machines with GPUs
@@ -61,7 +61,7 @@ CONFIG_KEYS = (
         "gcp.subnets.<region>",
         "text",
         "the region's subnet in the network",
-        "The subnet of the region's machines.",
+        "The subnet of the region's machines. If one is named, regions without one are not used.",
     ),
     ConfigKey(
         "gcp.external_ip",

@@ -62,6 +62,14 @@ def test_gpu__without_a_driver_is_not_offered(cloud: str, missing: set[str]) -> 
     assert {"T4", "A100-80GB"} <= offered
 
 
+@pytest.mark.parametrize(("cloud", "other"), [("gcp", "us-east4"), ("azure", "westus3")])
+def test_region__without_a_subnet_is_not_offered_where_subnets_are_named(cloud: str, other: str) -> None:
+    """In another network, a machine may not reach the controller: it would be paid for, and do nothing."""
+    region = {"gcp": "us-central1", "azure": "eastus"}[cloud]
+    assert gpus(cloud, subnets={region: "/subscriptions/s"})
+    assert not gpus(cloud, subnets={other: "/subscriptions/s"})
+
+
 def test_gpu__is_offered_where_the_user_names_the_image() -> None:
     assert "V100" in gpus("aws", images={"us-east-1": "ami-0123456789abcdef0"})
     assert "V100" not in gpus("aws", images={"us-west-2": "ami-0123456789abcdef0"})
