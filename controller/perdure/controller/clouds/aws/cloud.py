@@ -192,8 +192,10 @@ class AwsCloud:
     def close_ports(self, region: str, name: str) -> None:
         open_ports.close(self._connections.ec2(region), name)
 
-    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:  # noqa: ARG002
-        return launch_request.disk_price_per_hour(disk_gib, disk_tier)
+    launch_warnings = staticmethod(launch_request.warnings)
+
+    def disk_price_per_hour(self, offer: Offer, disk_gib: int | None, disk_tier: str | None) -> float:
+        return launch_request.disk_price_per_hour(disk_gib, disk_tier, has_gpus=offer.accelerators is not None)
 
     def console_output(self, region: str, id: str) -> str:
         return console.fetch_output(self._connections.ec2(region), id)

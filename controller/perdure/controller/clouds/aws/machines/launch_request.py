@@ -129,9 +129,9 @@ def user_data(request: LaunchRequest) -> str:
     return render_boot_program(request.bootstrap, RANK_SOURCE, user_data=source)
 
 
-def disk_price_per_hour(disk_gib: int | None, disk_tier: str | None) -> float:
+def disk_price_per_hour(disk_gib: int | None, disk_tier: str | None, *, has_gpus: bool = False) -> float:
     """USD per hour for the volume of one machine that is stopped, by the list price of us-east-1."""
-    disk = _disk_options(max(disk_gib or DEFAULT_DISK_GIB, 8), disk_tier)
+    disk = _disk_options(max(disk_gib or DEFAULT_DISK_GIB, 8), disk_tier, has_gpus=has_gpus)
     kind, iops, throughput = disk["VolumeType"], disk.get("Iops", 0), disk.get("Throughput", 0)
     free_iops, free_throughput = FREE_OF_VOLUME[kind]
     monthly = PRICE_PER_GIB_MONTH[kind] * disk["VolumeSize"]
@@ -155,11 +155,15 @@ def tags_of(request: LaunchRequest) -> dict[str, str]:
 
 def _disk(request: LaunchRequest, image: Image) -> dict[str, Any]:
     size_gib = max(request.disk_gib or DEFAULT_DISK_GIB, image.disk_gib)
-    return {"DeleteOnTermination": True, "Encrypted": True, **_disk_options(size_gib, request.disk_tier)}
+    return {
+        "DeleteOnTermination": True,
+        "Encrypted": True,
+        **_disk_options(size_gib, request.disk_tier, has_gpus=request.offer.accelerators is not None),
+    }
 
 
-def _disk_options(size_gib: int, disk_tier: str | None) -> dict[str, Any]:
-    tier = dict(DISK_TIERS.get(disk_tier, DISK_TIERS[None]))
+def _disk_options(size_gib: int, disk_tier: str | None, *, has_gpus: bool) -> dict[str, Any]:
+    tier = dict(GPU_DISK if disk_tier is None and has_gpus else DISK_TIERS.get(disk_tier, DISK_TIERS[None]))
     if "Iops" in tier:
         # More is InvalidParameterCombination. Every gp3 volume has 3,000, whatever its size.
         allowed = size_gib * MAX_IOPS_PER_GIB[tier["VolumeType"]]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.controller.clouds.aws.machines.launch_request import DISK_TIERS, Image, run_instances
+from perdure.controller.clouds.aws.machines.launch_request import (
+    DISK_TIERS,
+    Image,
+    disk_price_per_hour,
+    run_instances,
+)
 from perdure.controller.clouds.base.protocol import Bootstrap, LaunchRequest, Owner
 from perdure.recovery.market.view import Market, Offer
 
 IMAGE = Image("ami-0123456789abcdef0", "/dev/sda1", 8)
 
 
-def disk(tier: str | None, gib: int) -> dict[str, object]:
-    offer = Offer("aws", "us-east-1", "us-east-1a", "m6i.large", Market.SPOT, 0.1, 0.2, 2, 8)
+def disk(tier: str | None, gib: int, gpus: tuple[str, float] | None = None) -> dict[str, object]:
+    offer = Offer("aws", "us-east-1", "us-east-1a", "m6i.large", Market.SPOT, 0.1, 0.2, 2, 8, gpus)
     owner = Owner("controller", 1, 0, 1, "token")
     bootstrap = Bootstrap("https://controller.example.com", "secret", {"agent": "ab" * 32})
     request = LaunchRequest(owner, offer, 1, bootstrap, "name", disk_gib=gib, disk_tier=tier)
@@ -38,3 +43,11 @@ def test_disk__is_as_fast_as_its_tier_if_it_is_large_enough() -> None:
     assert (disk("best", 32)["Iops"], disk("best", 32)["Throughput"]) == (16000, 1000)
     assert (disk("best", 10)["Iops"], disk("best", 10)["Throughput"]) == (5000, 1000)
     assert disk("ultra", 10)["Iops"] == 5000
+
+
+def test_disk__of_a_machine_with_gpus_writes_a_checkpoint_within_a_notice() -> None:
+    assert disk(None, 100, ("A100", 8.0))["Throughput"] == 500
+    assert "Throughput" not in disk(None, 100)
+    assert "Throughput" not in disk("medium", 100, ("A100", 8.0)), "the task has chosen"
+    fast, usual = (disk_price_per_hour(100, None, has_gpus=has_gpus) for has_gpus in (True, False))
+    assert fast - usual == pytest.approx(375 * 0.04 / 730)
