@@ -33,7 +33,30 @@ resource "aws_iam_role_policy" "this" {
   policy = file("${path.module}/../../iam/aws-controller.json")
 }
 
-# Additional permissions of the role, such as buckets of jobs or shells through Systems Manager.
+resource "aws_iam_role_policy" "buckets" {
+  name   = "perdure-buckets"
+  role   = aws_iam_role.this.id
+  policy = file("${path.module}/../../iam/aws-buckets.json")
+}
+
+# The nodes of jobs get the rights of this role, each for its own bucket and prefix (s3.node_role).
+resource "aws_iam_role" "node" {
+  name = "perdure-node-${var.name}"
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      { Effect = "Allow", Principal = { AWS = aws_iam_role.this.arn }, Action = "sts:AssumeRole" }
+    ]
+  })
+}
+
+resource "aws_iam_role_policy" "node" {
+  name   = "perdure-node"
+  role   = aws_iam_role.node.id
+  policy = file("${path.module}/../../iam/aws-node.json")
+}
+
+# Additional permissions of the role, such as shells through Systems Manager.
 resource "aws_iam_role_policy_attachment" "more" {
   for_each   = toset(var.more_policies)
   role       = aws_iam_role.this.name
@@ -88,7 +111,7 @@ module "user_data" {
   device  = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_${replace(aws_ebs_volume.state.id, "-", "")}"
   address = aws_eip.this.public_ip
   package = var.package
-  config  = var.config
+  config  = merge({ s3 = { node_role = aws_iam_role.node.arn } }, var.config)
 }
 
 resource "aws_instance" "this" {

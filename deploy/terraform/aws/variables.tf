@@ -28,7 +28,7 @@ variable "callers" {
 }
 
 variable "more_policies" {
-  description = "ARNs of policies for the role in addition to deploy/iam/aws-controller.json, such as for buckets of jobs or for shells."
+  description = "ARNs of policies for the role in addition to deploy/iam/aws-controller.json and aws-buckets.json, such as for shells."
   type        = list(string)
   default     = []
 }

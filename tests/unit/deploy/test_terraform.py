@@ -23,6 +23,7 @@ from perdure.controller.runtime.config.settings import read_settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 MODULES = DEPLOY / "terraform"
+OF_BUCKETS = {"aws": ("aws-buckets.json", "aws-node.json")}  # elsewhere the policy of the controller includes them
 POLICIES = {"aws": "aws-controller.json", "gcp": "gcp-controller.yaml", "azure": "azure-controller.json"}
 ALL = (*POLICIES, "user-data")
 
@@ -77,7 +78,10 @@ def test_references__exist(name: str) -> None:
 @pytest.mark.parametrize(("name", "policy"), POLICIES.items())
 def test_machine__gets_the_listed_role_a_protected_disk_and_one_port(name: str, policy: str) -> None:
     text = source(name)
-    assert re.findall(r'file\("\$\{path\.module\}/\.\./\.\./iam/([^"]+)"\)', text) == [policy]
+    assert re.findall(r'file\("\$\{path\.module\}/\.\./\.\./iam/([^"]+)"\)', text) == [
+        policy,
+        *OF_BUCKETS.get(name, ()),
+    ]
     assert (DEPLOY / "iam" / policy).is_file()
     assert text.count("prevent_destroy = true") == 1
     assert set(re.findall(r"\b(?:from_port|ports|destination_port_range)\s*= \[?\"?(\d+)", text)) - {"0"} == {"8443"}
