@@ -18,13 +18,15 @@ from perdure.sdk.connection.client import ApiError, Client, ConnectionLost
 from perdure.sdk.connection.endpoint import Endpoint
 from perdure.sdk.connection.private_home import make_private
 
+EVERYBODY = "0.0.0.0/0"
+
 
 @click.command(short_help="Create a controller on a machine of its own.")
 @click.option(
     "--infra", required=True, metavar="CLOUD/REGION[/ZONE]", help="Location, such as aws/us-east-1, or local."
 )
 @click.option(
-    "-t", "--instance-type", metavar="TYPE", help="Instance type; by default the cheapest with 2 vCPUs and 4 GiB."
+    "-t", "--instance-type", metavar="TYPE", help="Instance type; by default a small one that is for controllers."
 )
 @click.option(
     "--disk-size",
@@ -42,7 +44,7 @@ from perdure.sdk.connection.private_home import make_private
 )
 @click.option(
     "--allow-cidr",
-    default="0.0.0.0/0",
+    default=EVERYBODY,
     show_default=True,
     metavar="CIDR",
     help="Network that may connect; must include you and all nodes.",
@@ -61,6 +63,9 @@ def up(infra: str, instance_type: str | None, disk_size: int, role: str, allow_c
     if local is not None:
         _require_no_local_jobs(local)
     if not is_up:
+        callers = "everybody" if allow_cidr == EVERYBODY else allow_cidr
+        if not infra.startswith("local"):
+            click.echo(f"Its one port will admit {callers} (TLS, with a token); --allow-cidr changes that.")
         confirm(f"Create a controller's machine in {infra}, which is billed until `down`?", yes=yes, default=False)
     words = ["--infra", infra, "--disk-gib", str(disk_size), "--role", role, "--allow-cidr", allow_cidr]
     _run("up", *words, *(["--instance-type", instance_type] if instance_type else []))
