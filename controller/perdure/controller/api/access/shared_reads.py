@@ -6,6 +6,7 @@ for each of a hundred pages takes many times as long as to send the answer, and 
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class SharedReads:
     def __init__(self, answers: SharedAnswers) -> None:
         self._answers = answers
         self._known: OrderedDict[_Key, KnownRequest] = OrderedDict()  # the one used last is the last
+        self._sending = asyncio.Lock()
 
     async def answer(self, request: Request, caller: Caller, needs: AccessRight, compute: Compute) -> Response:
         """A route's answer to a request that needs a permission. Equal requests, of callers who see the same, share it.
@@ -81,6 +83,10 @@ class SharedReads:
         """Raises what computing the answer raises."""
         is_gzip = accepts_gzip(Headers(scope=scope))
         body = await self._answers.of((known.key, is_gzip), lambda: known.compute(is_gzip))
+        async with self._sending:
+            # All that waited for the answer go on at once. Before each of them, the event loop handles what has come
+            # in: a hundred responses in a row would keep the reports of nodes waiting.
+            await asyncio.sleep(0)
         return json_bytes(body, is_gzip=is_gzip)
 
 

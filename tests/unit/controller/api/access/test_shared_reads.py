@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,11 +11,14 @@ from sqlalchemy.exc import OperationalError
 
 from perdure.controller.api.access import shared_answers, shared_reads
 from perdure.controller.api.access.rate_limits import RateLimits
+from perdure.controller.api.access.shared_answers import SharedAnswers
+from perdure.controller.api.access.shared_reads import SharedReads
 from perdure.controller.api.routes import jobs
 from unit.controller.api.access.conftest import ALICES, BOBS, Installation
 
 LIST = "/jobs?limit=50&shared=1"
 SESSION = "/api/v1/session"
+READ = jobs.AccessRight.READ
 
 
 @pytest.fixture
@@ -136,3 +140,35 @@ def test_known_requests__are_bounded(
     installation.call("root", "GET", f"/jobs?shared=1&limit=1&name={'x' * 150}&ids={'1,' * 1000}")
     assert len(installation.app._app.state.shared_reads._known) == 2
     assert all(len(query) < 100 for _, query, _ in installation.app._app.state.shared_reads._known)
+
+
+def test_answers__of_many_leave_the_event_loop_free_between_two() -> None:
+    """Those that waited for one computation are not sent in one go: what nodes send is handled in between."""
+
+    async def scenario() -> None:
+        loop, reads = asyncio.get_running_loop(), SharedReads(SharedAnswers(lambda: 0))
+        scope = {"path": "/x", "query_string": b"", "headers": []}
+        computed, turns, sent = asyncio.Event(), 0, []
+
+        async def compute(_: bool) -> bytes:
+            await computed.wait()
+            return b"{}"
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            if len(sent) < 50:
+                loop.call_soon(turn)
+
+        async def answer() -> None:
+            await reads.answer_known(shared_reads.KnownRequest(("/x", b"", None), READ, compute, None), scope)
+            sent.append(turns)
+
+        tasks = [asyncio.create_task(answer()) for _ in range(50)]
+        await asyncio.sleep(0)
+        turn()
+        computed.set()
+        await asyncio.gather(*tasks)
+        assert len(set(sent)) == 50
+
+    asyncio.run(scenario())
