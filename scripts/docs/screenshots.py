@@ -1,4 +1,5 @@
-"""Makes the pictures of the dashboard in docs/figures: `python -m scripts.docs.screenshots` (about three minutes).
+"""Makes the pictures of the dashboard in docs/figures: `python -m scripts.docs.screenshots [log graphs …]`, all of them
+or those that are named (about three minutes).
 
 A controller with a home of its own runs what the pictures show: a job that trains on GPUs, whose tools are a stand-in,
 and is preempted; a schedule; a sweep; and a service, if HAProxy is installed.
@@ -6,6 +7,7 @@ and is preempted; a schedule; a sweep; and a service, if HAProxy is installed.
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -55,16 +57,28 @@ resources: {{ports: 8080, cpus: 1}}
 service: {{replicas: 2, readiness_probe: {{path: /v1/models, initial_delay_seconds: 20}}}}
 run: exec python3 "$SERVER" 8080
 """
+PICTURES = {
+    "log": "/jobs/1",
+    "graphs": "/jobs/1?tab=graphs",
+    "schedules": "/schedules",
+    "sweep": "/sweeps/2",
+    "services": "/services/model",
+}
 _TIMEOUT_S = 240.0
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", metavar="PICTURE", help=f"default: {' '.join(PICTURES)}")
+    names = parser.parse_args().names or list(PICTURES)
+    if unknown := sorted(set(names) - set(PICTURES)):
+        parser.error(f"no such picture: {unknown[0]}; there are {', '.join(PICTURES)}")
     with tempfile.TemporaryDirectory(prefix="perdure-pictures-") as home:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         environ |= {"PERDURE_HOME": home, "PATH": f"{STAND_INS}:{os.environ['PATH']}"}
         (Path(home) / "config.yaml").write_text(CONFIG)
         try:
-            take_pictures(Path(home), environ)
+            take_pictures(Path(home), environ, names)
         finally:
             perdure(environ, "serve", "down", "--all", "--yes", check=False)
             perdure(environ, "jobs", "cancel", "--all", "--yes", "--no-graceful", check=False)
@@ -78,7 +92,7 @@ def perdure(environ: dict[str, str], *words: str, check: bool = True) -> str:
     return subprocess.run(command, env=environ, check=check, capture_output=True, text=True).stdout
 
 
-def take_pictures(home: Path, environ: dict[str, str]) -> None:
+def take_pictures(home: Path, environ: dict[str, str], names: Sequence[str]) -> None:
     def run(name: str, text: str, *words: str) -> None:
         path = home / f"{name}.yaml"
         path.write_text(text)
@@ -105,14 +119,8 @@ def take_pictures(home: Path, environ: dict[str, str]) -> None:
         page.goto(link, wait_until="commit")
         page.get_by_role("heading", name="Jobs", exact=True).wait_for()
         url = link.partition("/#")[0]
-        for name, path in (
-            ("log", "/jobs/1"),
-            ("graphs", "/jobs/1?tab=graphs"),
-            ("schedules", "/schedules"),
-            ("sweep", "/sweeps/2"),
-            ("services", "/services/model"),
-        ):
-            page.goto(url + path, wait_until="commit")
+        for name in names:
+            page.goto(url + PICTURES[name], wait_until="commit")
             page.wait_for_timeout(4000)
             save(page, name)
         browser.close()

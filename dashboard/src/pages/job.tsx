@@ -52,7 +52,13 @@ export function JobPage({ id }: { id: number }) {
     "[": () => step(-1),
     "]": () => step(1),
   });
-  if (!job) return <ErrorBox error={error} />;
+  if (!job)
+    return error ? (
+      <>
+        <h1>Job {id}</h1>
+        <ErrorBox error={error} />
+      </>
+    ) : null;
   const ended = isTerminal(job.status);
   const mine = mayChange(job.user); // or the caller may change everybody's
   const row = foldTasks(job.tasks)[0] ?? job;
