@@ -121,7 +121,9 @@ class StoppedMachines:
             kept = KeptDisks(tuple(ids), request["offer"], price, frozenset(gone))
             stopped = events.AttemptGone(intent.task, intent.generation)
             text = f"the disks of the other machines are kept; gone: {', '.join(sorted(gone))}" if gone else None
-            return IntentOutcome("stopped", stopped, error=text, lifetimes=lifetimes(described), disks=kept)
+            # A start that the cloud refused has not run them: their last run is another attempt's, and billed to it.
+            own = [one for one in described if attempt_of(one) == intent.attempt_key]
+            return IntentOutcome("stopped", stopped, error=text, lifetimes=lifetimes(own), disks=kept)
         try:
             failpoint("disk.stopping")
             cloud.stop(offer.region, [one.id for one in there] or ids)

@@ -78,6 +78,19 @@ def test_start__waits_for_capacity_and_keeps_the_disk(cluster: KeptCluster) -> N
     assert cluster.machines() == {id: InstanceState.RUNNING}
 
 
+def test_refused_start__costs_nothing(cluster: KeptCluster) -> None:
+    cluster.start()
+    cluster.world.pass_time(HOUR_S, step_s=60)
+    cluster.stop()
+    cluster.world.cloud.faults.capacity = dict.fromkeys(("fake-1a", "fake-1b", "fake-2a"), 0)
+    job = cluster.begin_start()
+    cluster.want("STOPPED")
+    cluster.world.deliver(job, events.CancelRequested(60.0))
+    cluster.world.pass_time(30)
+    assert list(cluster.machines().values()) == [InstanceState.STOPPED]
+    assert cluster.world.job(job)["cost_usd"] == 0, "the hour is the first job's"
+
+
 def test_down__of_a_stopped_cluster_deletes_the_machines(cluster: KeptCluster) -> None:
     cluster.start()
     cluster.stop()
