@@ -109,7 +109,7 @@ class CloudActions:
             log.warning("cloud.describe_failed", cloud=cloud.name, code=fault.code, error=fault.message)
             return fault
         gone_reasons = {
-            rank: None if is_new and _may_be_outdated(described.get(id)) else _gone_reason(described.get(id))
+            rank: None if _is_outdated(described.get(id), key, is_new=is_new) else _gone_reason(described.get(id))
             for rank, id in machines.known
         }
         messages = {rank: described[id].gone_message for rank, id in machines.known if id in described}
@@ -297,9 +297,14 @@ def _shorten_early_backoff(result: IntentOutcome | RetryLater, tries: int) -> In
     return replace(result, after_s=min(result.after_s, 2.0 ** min(tries, 10)))
 
 
-def _may_be_outdated(instance: Instance | None) -> bool:
-    """Whether the cloud may not know yet that a machine has just been launched, or started again."""
-    return instance is None or instance.state is InstanceState.STOPPED
+def _is_outdated(instance: Instance | None, key: AttemptKey, *, is_new: bool) -> bool:
+    """Whether the cloud may not know yet that a machine has just been launched, or started again.
+
+    A machine that is shown stopped, with the attempt that had it before, was started since: each start changes that.
+    """
+    if instance is None:
+        return is_new
+    return instance.state is InstanceState.STOPPED and (is_new or attempt_of(instance) != key)
 
 
 def _gone_reason(instance: Instance | None) -> Reason | None:

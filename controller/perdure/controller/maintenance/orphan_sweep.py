@@ -88,16 +88,18 @@ class OrphanSweep:
     def _stop_idle(self, cloud: Cloud, listed: Sequence[Instance]) -> None:
         """Stop the machines whose disks are kept, and which run without an attempt: somebody else has started them.
 
-        At the second sweep only: a machine that is being started shows its new owner late.
+        At the second sweep only, and if the cloud still says so when asked for the machine alone: one that was started
+        for an attempt shows its new owner late, and later in lists.
         """
         on = {(cloud.name, i.id): i for i in listed if i.state in (InstanceState.PENDING, InstanceState.RUNNING)}
         known = {key for key in self._idle if key[0] == cloud.name}
         self._idle.difference_update(known)
         self._idle.update(on)
         for key in known & on.keys():
-            log.warning("sweep.idle", cloud=cloud.name, instance=on[key].id, attempt=_key(on[key]))
             try:
-                if isinstance(cloud, Stoppable):
+                now = cloud.describe(on[key].region, [on[key].id])
+                if isinstance(cloud, Stoppable) and [_key(one) for one in now] == [_key(on[key])]:
+                    log.warning("sweep.idle", cloud=cloud.name, instance=on[key].id, attempt=_key(on[key]))
                     cloud.stop(on[key].region, [on[key].id])
             except Exception as error:  # noqa: BLE001 - the next sweep tries again
                 log.warning("sweep.stop_failed", instance=on[key].id, error=cloud.classify(error).message)

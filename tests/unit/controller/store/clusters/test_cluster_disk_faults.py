@@ -327,3 +327,17 @@ def test_start__whose_result_stays_unknown_keeps_the_disks(cluster: KeptCluster)
     cluster.world.pass_time(400)
     assert "attempt.refused" in cluster.world.kinds(job)
     assert list(cluster.machines()) == [id]
+
+
+def test_sweep__believes_no_old_list_of_machines_that_were_started_again(
+    cluster: KeptCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.start()
+    old = list(cluster.world.cloud.list_owned("test"))
+    cluster.stop()
+    cluster.start()
+    monkeypatch.setattr(cluster.world.cloud, "list_owned", lambda _controller: old)
+    for _ in range(3):
+        cluster.sweep.run()
+    monkeypatch.undo()
+    assert list(cluster.machines().values()) == [InstanceState.RUNNING]
