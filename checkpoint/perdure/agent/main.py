@@ -231,6 +231,8 @@ class Agent:
         try:
             supervisor.run()
             if not self._is_going_down(desired):
+                if spec.is_host:
+                    HomeRescue(self._client, storage, log).start()
                 self._wait_idle(_silence_limit_s(spec, desired.state.ended), desired, channel)
                 return self._power_off()
             log("ended; the machine is going down")
@@ -248,9 +250,6 @@ class Agent:
         BackgroundTask("unmount", storage.unmount).wait(UNMOUNT_TIMEOUT_S)
         logs.wait_acked(LOG_ACK_TIMEOUT_S)
         channel.close(timeout_s=1.0)
-        if spec.may_rescue:  # the machine goes on until the cloud has stopped it, or has refused that
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            HomeRescue(self._client, storage, log).wait()
         return 0
 
     def _saved_home(self, spec: NodeSpec, rclone: Callable[[], Path | None]) -> SavedHome:

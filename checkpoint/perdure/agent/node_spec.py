@@ -56,7 +56,6 @@ class NodeSpec:
     probe: ProbeSettings | None = None  # of a replica of a service: how to find out whether it is ready
     is_host: bool = False  # it holds a machine of a cluster: `lifecycle.slot_host` runs instead of `run`
     home: dict[str, Any] | None = None  # of a host: the folder of a bucket that keeps its home, as one of `mounts`
-    may_rescue: bool = False  # of a host: it may be asked for its home after its end, if its disk cannot be kept
     revision: int = 0  # of a replica: it grows when the machine gets another version of the service
 
     @classmethod
@@ -92,6 +91,5 @@ class NodeSpec:
             probe=ProbeSettings.parse(raw["probe"]) if raw.get("probe") else None,
             is_host=bool(raw.get("host", False)),
             home=raw.get("home"),
-            may_rescue="rescue" in raw,
             revision=int(raw.get("revision") or 0),
         )

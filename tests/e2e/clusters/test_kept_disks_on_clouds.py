@@ -40,20 +40,3 @@ def test_disks__are_those_of_the_same_machines_after_stop_and_start(tmp_path: Pa
         world.controller.perdure("down", "kept", "--yes")
         assert fake.living() == []
         assert len(fake.purchases()) == 2, "no other machine was launched"
-
-
-@pytest.mark.long
-def test_home__is_saved_when_the_cloud_does_not_stop_the_machines(tmp_path: Path) -> None:
-    with running_jobs_on_clouds(tmp_path, "aws", config=KEEP_DISKS) as world:
-        sky, fake = Clusters(world.controller), world.fakes["aws"]
-        sky.launch("kept", num_nodes=2, resources=Resources(cpus="2+", infra="aws"))
-        sky.output("kept", "echo $SKYPILOT_NODE_RANK > ~/rank", num_nodes=2)
-        fake.faults.forbid.add("ec2:StopInstances")
-        world.controller.perdure("stop", "kept", "--yes", "--async")
-        world.controller.until(lambda: not world.living(), "the end of the machines", timeout_s=300)
-        fake.faults.forbid.clear()
-        world.controller.perdure("start", "kept", "--yes")
-        read = sky.output("kept", "cat ~/rank", num_nodes=2)
-        assert sorted(line.split()[-1] for line in read.splitlines()) == ["0", "1"]
-        assert len(fake.purchases()) == 4, "other machines have the homes"
-        world.controller.perdure("down", "kept", "--yes")

@@ -6,30 +6,30 @@ and its home must be in a bucket before.
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 
 from perdure.agent.link.client import ControllerClient, ControllerRejected, TokenRevoked, Unreachable
 from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
 
 POLL_S = 5.0
-WAIT_S = 1200.0  # a refusal counts after a minute, and the save may take 15
 _MAX_PROBLEM_CHARS = 1000
 
 
 class HomeRescue:
-    """Asks the controller again and again until the home is saved, or nothing is left to save."""
+    """Asks the controller again and again, in a thread of its own, until the process ends or the home is saved."""
 
     def __init__(self, client: ControllerClient, storage: NodeStorage, log: Callable[[str], None]) -> None:
         self._client = client
         self._storage = storage
         self._log = log
+        self._never = threading.Event()
 
-    def wait(self, limit_s: float = WAIT_S, poll_s: float = POLL_S) -> None:
-        """Ask until the home is saved, the attempt is gone, or `limit_s` have passed."""
-        give_up_at = time.monotonic() + limit_s
-        while time.monotonic() < give_up_at:
-            time.sleep(poll_s)
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="home-rescue", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._never.wait(POLL_S):
             try:
                 if self.save_if_asked():
                     return

@@ -121,12 +121,10 @@ class NodeSpecBuilder:
         }
 
     def _homes(self, conn: Connection, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        """`home`, and if the disk of a host may be kept, `rescue`: it must save the home now although it has ended."""
+        """`home`, and with it `rescue`, if a host must save it now although it has ended."""
         rescues = home_rescues.is_asked(conn, place)
         home = self._home(conn, row, is_needed=rescues)
-        if not cluster_disks.keeps_disks(conn, row["job_id"], row["generation"]):
-            return {"home": home}
-        return {"home": home, "rescue": rescues and home is not None}
+        return {"home": home, "rescue": True} if rescues and home is not None else {"home": home}
 
     def _home(self, conn: Connection, row: Mapping[str, Any], *, is_needed: bool) -> dict[str, Any] | None:
         """Where a host keeps its home, in the form of a mount; None if on its disk, nowhere, or its cluster is down.
