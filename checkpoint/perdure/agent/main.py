@@ -231,8 +231,6 @@ class Agent:
         try:
             supervisor.run()
             if not self._is_going_down(desired):
-                if spec.is_host:
-                    HomeRescue(self._client, storage, log).start()
                 self._wait_idle(_silence_limit_s(spec, desired.state.ended), desired, channel)
                 return self._power_off()
             log("ended; the machine is going down")
@@ -247,6 +245,8 @@ class Agent:
         dialer.end_all("the job has ended on this machine")
         supervisor.kill()
         dialer.wait_ended(SESSIONS_END_TIMEOUT_S)
+        if spec.awaits_rescue:
+            HomeRescue(self._client, storage, log).wait()
         BackgroundTask("unmount", storage.unmount).wait(UNMOUNT_TIMEOUT_S)
         logs.wait_acked(LOG_ACK_TIMEOUT_S)
         channel.close(timeout_s=1.0)

@@ -56,6 +56,7 @@ class NodeSpec:
     probe: ProbeSettings | None = None  # of a replica of a service: how to find out whether it is ready
     is_host: bool = False  # it holds a machine of a cluster: `lifecycle.slot_host` runs instead of `run`
     home: dict[str, Any] | None = None  # of a host: the folder of a bucket that keeps its home, as one of `mounts`
+    awaits_rescue: bool = False  # of a host: `lifecycle.home_rescue` may have to save its home after the end
     revision: int = 0  # of a replica: it grows when the machine gets another version of the service
 
     @classmethod
@@ -91,5 +92,6 @@ class NodeSpec:
             probe=ProbeSettings.parse(raw["probe"]) if raw.get("probe") else None,
             is_host=bool(raw.get("host", False)),
             home=raw.get("home"),
+            awaits_rescue=bool(raw.get("awaits_rescue", False)),
             revision=int(raw.get("revision") or 0),
         )

@@ -40,3 +40,17 @@ def test_disks__are_those_of_the_same_machines_after_stop_and_start(tmp_path: Pa
         world.controller.perdure("down", "kept", "--yes")
         assert fake.living() == []
         assert len(fake.purchases()) == 2, "no other machine was launched"
+
+
+def test_refused_stop__leaves_the_machines_to_power_themselves_off(tmp_path: Path) -> None:
+    """The controller's role may launch machines, and not stop them."""
+    with running_jobs_on_clouds(tmp_path, "aws", config=KEEP_DISKS) as world:
+        sky, fake, perdure = Clusters(world.controller), world.fakes["aws"], world.controller.perdure
+        sky.launch("kept", resources=Resources(cpus="2+", infra="aws"))
+        sky.output("kept", "echo here > ~/x")
+        fake.faults.forbid.add("ec2:StopInstances")
+        perdure("stop", "kept", "--yes")
+        assert [one.stopped_at is not None for one in fake.living()] == [True]
+        perdure("start", "kept", "--yes")
+        assert sky.output("kept", "cat ~/x") == "here\n"
+        perdure("down", "kept", "--yes")

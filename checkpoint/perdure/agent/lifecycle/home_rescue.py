@@ -1,23 +1,25 @@
 """Saves the home of a cluster's node that has ended, if the controller asks for it after all.
 
-The disk of a machine that is stopped keeps the home. But a cloud may refuse to stop it: then the machine is terminated,
-and its home must be in a bucket before.
+The disk of a machine that is stopped keeps the home. But a cloud may refuse to stop it. Where a machine that powers
+itself off goes on costing money, it is terminated then, and its home must be in a bucket before.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from perdure.agent.link.client import ControllerClient, ControllerRejected, TokenRevoked, Unreachable
 from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
 
 POLL_S = 5.0
+LIMIT_S = 1200.0  # then the machine powers itself off
 _MAX_PROBLEM_CHARS = 1000
 
 
 class HomeRescue:
-    """Asks the controller again and again, in a thread of its own, until the process ends or the home is saved."""
+    """Asks the controller again and again whether the home must be saved."""
 
     def __init__(self, client: ControllerClient, storage: NodeStorage, log: Callable[[str], None]) -> None:
         self._client = client
@@ -25,19 +27,19 @@ class HomeRescue:
         self._log = log
         self._never = threading.Event()
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="home-rescue", daemon=True).start()
-
-    def _run(self) -> None:
-        while not self._never.wait(POLL_S):
+    def wait(self, *, poll_s: float = POLL_S, limit_s: float = LIMIT_S) -> None:
+        """Wait until the home is saved, the attempt is gone, or the time is over; usually the machine is stopped."""
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
             try:
                 if self.save_if_asked():
                     return
             except (TokenRevoked, ControllerRejected) as error:
-                self._log(f"the controller does not say whether the home must be saved: {error}")
+                self._log(f"the home need not be saved: {error}")
                 return
             except Unreachable:
-                continue
+                pass
+            self._never.wait(poll_s)
 
     def save_if_asked(self) -> bool:
         """Save the home if it must be saved, and report that. Returns whether it was. Raises as `ControllerClient`."""

@@ -65,6 +65,12 @@ def default_concurrent_calls(cloud: str) -> int:
     return descriptor.max_concurrent_calls if descriptor else DEFAULT_CONCURRENT_CALLS
 
 
+def power_off_stops(cloud: str) -> bool:
+    """Whether a machine that powers itself off is as one that was stopped: only its disk is billed."""
+    descriptor = descriptors().get(cloud)
+    return descriptor is None or descriptor.power_off_stops
+
+
 def default_power_off_after_s(cloud: str) -> float:
     """How long a cloud's idle machines wait for a controller, unless config.yaml sets it."""
     descriptor = descriptors().get(cloud)

@@ -121,10 +121,12 @@ class NodeSpecBuilder:
         }
 
     def _homes(self, conn: Connection, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
-        """`home`, and with it `rescue`, if a host must save it now although it has ended."""
+        """`home`, with `rescue` if a host must save it now although it has ended. `awaits_rescue`: it may have to."""
         rescues = home_rescues.is_asked(conn, place)
         home = self._home(conn, row, is_needed=rescues)
-        return {"home": home, "rescue": True} if rescues and home is not None else {"home": home}
+        keeps_disk = cluster_disks.keeps_disks(conn, row["job_id"], row["generation"])
+        awaits = keeps_disk and not registry.power_off_stops(row["offer"]["cloud"])
+        return {"home": home, "rescue": rescues and home is not None, "awaits_rescue": awaits}
 
     def _home(self, conn: Connection, row: Mapping[str, Any], *, is_needed: bool) -> dict[str, Any] | None:
         """Where a host keeps its home, in the form of a mount; None if on its disk, nowhere, or its cluster is down.

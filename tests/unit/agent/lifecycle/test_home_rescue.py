@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from perdure.agent.lifecycle.home_rescue import HomeRescue
-from perdure.agent.link.client import ControllerClient
+from perdure.agent.link.client import ControllerClient, TokenRevoked
 from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
 
 TARGET = {"path": "~", "mode": "MOUNT", "bucket": "perdure-home-1"}
@@ -48,3 +48,28 @@ def test_home__is_saved_once_the_controller_asks_for_it(problem: str) -> None:
     assert (storage.targets, controller.reports) == ([], [])
     assert rescue.save_if_asked()
     assert (storage.targets, controller.reports) == ([TARGET], [problem])
+
+
+class Gone(FakeController):
+    """The attempt is gone: the machine was stopped or ended by now."""
+
+    def spec(self) -> dict[str, Any]:
+        raise TokenRevoked
+
+
+@pytest.mark.parametrize(("controller", "reports"), [(FakeController(), [""]), (Gone(), [])])
+def test_wait__ends_once_the_home_is_saved_or_the_attempt_is_gone(
+    controller: FakeController, reports: list[str]
+) -> None:
+    storage = FakeStorage("")
+    HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, storage), lambda _line: None).wait(poll_s=0.0)
+    assert controller.reports == reports
+
+
+def test_wait__without_a_controller_is_over_at_its_limit() -> None:
+    controller = FakeController()
+    controller.specs = [{"home": None}] * 100_000
+    HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, FakeStorage("")), lambda _line: None).wait(
+        poll_s=0.01, limit_s=0.05
+    )
+    assert controller.reports == []

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from perdure.controller.buckets.service import StorageService
+from perdure.controller.clouds import registry
 from perdure.controller.nodes.node_spec import NodeSpecBuilder
 from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.clusters import cluster_homes, home_rescues
@@ -164,4 +165,11 @@ def test_home__is_restored_unless_it_is_on_the_disks_that_start_again(
         built = builder.build(conn, ((job, 0, 1), 0))
     assert built is not None
     assert (built["home"] is not None) is is_mounted
-    assert built.get("rescue", False) is is_refused
+    assert built["rescue"] is is_refused
+    assert built["awaits_rescue"] is False, "a machine of AWS that powers itself off is stopped"
+
+
+@pytest.mark.parametrize(("cloud", "stops"), [("aws", True), ("gcp", True), ("azure", False), ("local", True)])
+def test_power_off__is_a_stop_unless_the_machine_is_billed_on(cloud: str, stops: bool) -> None:
+    """The nodes of the others await a rescue of their homes."""
+    assert registry.power_off_stops(cloud) is stops

@@ -27,6 +27,7 @@ DESCRIPTOR = CloudDescriptor(
     build=_build,
     config_keys=_config_keys,
     is_remote=True,
+    power_off_stops=False,  # it is billed until it is deallocated
     notice_source=NoticeSource("azure-scheduled-events", "http://169.254.169.254", poll_s=1.0),
     extra="azure",
     hosting=HostingSupport(default_store="azure", permissions_file="deploy/iam/azure-up.json"),

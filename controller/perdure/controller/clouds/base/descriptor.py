@@ -90,6 +90,8 @@ class CloudDescriptor:
     #: How long a machine whose workload has ended waits for a controller before it powers off. Only the machine has the
     #: outcome and the end of the log; if they are lost, the job runs again.
     power_off_after_s: float = DEFAULT_POWER_OFF_AFTER_S
+    #: Whether a machine that powers itself off is as one that was stopped: only its disk is billed.
+    power_off_stops: bool = True
     #: None: the machines of this cloud get no notices from metadata (see also `HasNoticeQueues`).
     notice_source: NoticeSource | None = None
     #: The extra of the perdure package that installs the cloud's SDK; "" for none.
