@@ -202,6 +202,13 @@ def test_checkpointer__rejects_invalid_arguments(tmp_path: Path, wrong: dict[str
         Checkpointer(tmp_path).save(-1, {})
 
 
+def test_checkpointer__rejects_metadata_before_anything_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="keys must be"):
+        Checkpointer(tmp_path, metadata={"shape": {(1, 2): 3}})
+    with Checkpointer(tmp_path, metadata={"at": tmp_path, 1: 2}) as checkpointer:  # type: ignore[dict-item]
+        checkpointer.save(1, {})
+
+
 def test_should_save__when_due_and_at_a_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_RUN_DIR", str(tmp_path))
     with Checkpointer(tmp_path / "c", every=10) as checkpointer:

@@ -47,6 +47,10 @@ class Series:
     protected: set[int] = field(default_factory=set)  # steps that stay, whatever `keep` says
     saves_whole_step: bool = False  # one save holds all of its step; otherwise several functions may save parts of it
 
+    def __post_init__(self) -> None:
+        """Raises TypeError or ValueError for metadata that JSON cannot hold: a save in the background would fail."""
+        json.dumps(dict(self.metadata), default=str)
+
 
 def build_manifest(
     series: Series, step: int, records: Iterable[FileRecord], metrics: Mapping[str, float] | None = None
