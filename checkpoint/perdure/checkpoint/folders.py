@@ -88,6 +88,7 @@ class Folders:
         self._commits = 0
         self.final_save = FinalSave()
         self._is_leader: bool | None = None
+        self._written_anew = ""  # the name of the folder in which a committed step is being saved anew
 
     def path_of(self, step: int) -> str:
         return os.path.join(self.root, f"{self._series.prefix}-{step}")
@@ -121,7 +122,11 @@ class Folders:
         new, old = (os.path.join(self.root, kind + os.path.basename(path)) for kind in (_NEW, _OLD))
         shutil.rmtree(new, ignore_errors=True)
         os.makedirs(new)
-        yield new
+        self._written_anew = os.path.basename(new)
+        try:
+            yield new
+        finally:
+            self._written_anew = ""
         doing, prefix = f"committing step {step} in {self.root}", self._series.prefix
         self._commits += 1
         records = folder_parts.collect_records(
@@ -141,11 +146,14 @@ class Folders:
         shutil.rmtree(old, ignore_errors=True)
 
     def _restore_replaced(self) -> None:
-        """If the process that replaced a folder was interrupted, have its old content count, or else the new one."""
+        """If the process that replaced a folder was interrupted, have its old content count, or else the new one, and
+        remove the other."""
         if self._group.world_size > 1:
             return
-        beginning = f"{_OLD}{self._series.prefix}-"
+        beginning, unfinished = (f"{kind}{self._series.prefix}-" for kind in (_OLD, _NEW))
         for name in os.listdir(self.root) if os.path.isdir(self.root) else []:
+            if name.startswith(unfinished) and name[len(unfinished) :].isdigit() and name != self._written_anew:
+                shutil.rmtree(os.path.join(self.root, name), ignore_errors=True)
             if not name.startswith(beginning) or not name[len(beginning) :].isdigit():
                 continue
             old, step = os.path.join(self.root, name), int(name[len(beginning) :])

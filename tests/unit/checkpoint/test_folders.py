@@ -85,7 +85,12 @@ def test_folders__step_that_is_written_again_counts_until_it_is_replaced(
     with pytest.raises(KeyError), folders.saving(2) as path:  # noqa: PT012
         Path(path, "a").write_bytes(b"half")
         raise KeyError
+    assert [path.name for path in tmp_path.glob(".tmp-*")] == [".tmp-new-checkpoint-2"]
     assert content() == b"old"
+    assert not list(tmp_path.glob(".tmp-*"))
+    with folders.saving(2) as path:
+        Path(path, "a").write_bytes(b"old")
+        assert folders.newest() is not None  # while it is being written
 
     def die(*_: object) -> None:
         raise SystemExit
