@@ -49,6 +49,13 @@ _FORESEEN_S = 3600.0
 # The age of an offer of which nothing is known: most likely it has been available for a while.
 _UNKNOWN_AGE_S = 2 * 3600.0
 
+# The share of time for which an offer is available, before anything is known of it, and the weight of that prior.
+_PRIOR_SHARE = 0.65
+_PRIOR_SHARE_S = 8 * 3600.0
+
+# An observation says nothing about an offer for longer than this before and after it.
+_INTERPOLATED_S = 3600.0
+
 
 @dataclass(frozen=True)
 class OfferObservation:
@@ -108,6 +115,8 @@ class OfferTrack:
     since: float  # since when that has been so, as far as known
     seen_at: float  # when it was last observed
     losses: Losses = Losses()
+    up_s: float = 0.0  # how long it is known to have been available, and unavailable; both fade up to `seen_at`
+    down_s: float = 0.0
 
     def age_s(self, now: float) -> float:
         """How long the offer has been available, if it is available now."""
@@ -211,6 +220,15 @@ class History:
         advice = self.advice.get(key)
         return advice.rate if advice is not None and now - advice.at < _ADVICE_S else None
 
+    def availability(self, key: OfferKey, now: float) -> tuple[float, float]:
+        """The share of time for which `key` is available, and the seconds of evidence for it, prior included."""
+        track = self.tracks.get(key)
+        if track is None:
+            return _PRIOR_SHARE, _PRIOR_SHARE_S
+        fading = 2.0 ** ((track.seen_at - now) / _HALF_LIFE_S) if now > track.seen_at else 1.0
+        evidence_s = _PRIOR_SHARE_S + fading * (track.up_s + track.down_s)
+        return (_PRIOR_SHARE * _PRIOR_SHARE_S + fading * track.up_s) / evidence_s, evidence_s
+
     def life_s(self, key: OfferKey, now: float) -> float:
         """The mean time that a machine of `key`, held now or launched now, will last."""
         return remaining_life_s(self._age_s(key, now), self.volatility(key, now))
@@ -289,4 +307,19 @@ def _updated(track: OfferTrack | None, observation: OfferObservation, lost: floa
         since = min(since if track is None else since - track.age_s(since), observation.held_since or since)
     elif track is not None and not track.available:
         since = track.since
-    return OfferTrack(observation.available, since, observation.at, losses)
+    up_s, down_s = _times(track, observation)
+    return OfferTrack(observation.available, since, observation.at, losses, up_s, down_s)
+
+
+def _times(track: OfferTrack | None, observation: OfferObservation) -> tuple[float, float]:
+    """For how long the offer is known to have been available and unavailable, up to `observation`."""
+    at, held_since = observation.at, observation.held_since
+    if track is None:
+        return (max(0.0, at - held_since) if held_since is not None else 0.0), 0.0
+    held_s = max(0.0, at - max(track.seen_at, held_since)) if held_since is not None else 0.0
+    # Between two observations, the offer is assumed to have changed halfway, if it has.
+    between_s = min(_INTERPOLATED_S, max(0.0, at - track.seen_at - held_s))
+    was_up = observation.available or held_since is not None
+    up_s = held_s + between_s * (track.available + was_up) / 2
+    fading = 2.0 ** ((track.seen_at - at) / _HALF_LIFE_S)
+    return track.up_s * fading + up_s, track.down_s * fading + between_s + held_s - up_s

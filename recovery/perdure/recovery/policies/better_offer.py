@@ -7,7 +7,9 @@ to spare takes no spot offer that is dear, or that its data must be moved to, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby, islice
 from math import inf
+from operator import itemgetter
 
 from perdure.recovery.frozen import replace
 from perdure.recovery.job import TaskView
@@ -16,12 +18,13 @@ from perdure.recovery.market.offers import Market, Offer
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.unavailability_index import UnavailabilityIndex
 from perdure.recovery.market.view import MarketView
+from perdure.recovery.policies.bid_price import bid_price
 from perdure.recovery.policies.cost_model import CostModel
 from perdure.recovery.policies.decisions import Move, Reconsidered, Stay
 from perdure.recovery.policies.placement import REEVALUATE_S, first_available
 
-# No spot offer dearer than this many times the cheapest one listed.
-_DEAR = 2.0
+# So many of the cheapest offers of a rank are compared: they suffice nearly always.
+_COMPARED = 32
 
 # For how long after a loss the home region comes first, if leaving it costs something.
 _HOME_FIRST_S = 2 * 3600.0
@@ -59,39 +62,36 @@ def find_better_offer(
     return Move(best, f"saves about ${gain * task.num_nodes:.2f} over {costs.stay_s(best) / 3600:.1f} h{counted}")
 
 
-def why_wait(offer: Offer, task: TaskView, market: MarketView, costs: CostModel) -> str:
-    """Why to wait rather than take `offer`, a spot offer that may be tried now; empty if it is worth taking.
+def worth_taking(ranked: Sequence[tuple[int, Offer]], costs: CostModel, idle_s: float) -> list[tuple[int, Offer]]:
+    """Those of `ranked` (spot offers with their ranks, in order) to take rather than wait for a better one: at least
+    the first of each rank.
 
-    For a task with slack to spare: waiting costs it nothing.
+    For a task that may wait for `idle_s` (above 0) and loses nothing by it.
     """
-    limit, because = _price_limit(offer, task, market, costs.now)
-    if offer.price_per_hour > limit:
-        return f"{offer.name} costs ${offer.price_per_hour:.2f} per hour, more than {because}; there is time to wait"
-    home = task.home
-    if home is None or not task.recovery.move_cost or home == (offer.cloud, offer.region):
-        return ""
-    region = market.history.regions.get(home)
+    task, worth = costs.task, list[tuple[int, Offer]]()
+    work_s = max(1.0, (task.cautious_work_s or 0.0) - task.durable_s)
+    # Only among offers that the user prefers as much: cheap ones that are the last resort are none to wait for.
+    for rank, group in groupby(ranked, itemgetter(0)):
+        offers = [offer for _, offer in islice(group, _COMPARED)]
+        limit = bid_price(
+            offers,
+            costs.history,
+            costs.now,
+            work_s=work_s,
+            time_s=work_s + idle_s,
+            last_price=offers[0].on_demand_price_per_hour or inf,
+        )
+        limit = max(limit, offers[0].price_per_hour)
+        worth += [(rank, offer) for offer in offers if offer.price_per_hour <= limit]
+    return _at_home(worth, costs)
+
+
+def _at_home(ranked: list[tuple[int, Offer]], costs: CostModel) -> list[tuple[int, Offer]]:
+    """Those of `ranked` in the region of the task's data while that comes first; otherwise, or if none is, all."""
+    task, home = costs.task, costs.task.home
+    if home is None or not task.recovery.move_cost:
+        return ranked
+    region = costs.history.regions.get(home)
     if region is None or costs.now - region.lost_at >= _HOME_FIRST_S:
-        return ""
-    cost = f"moving there costs ${task.recovery.move_cost:.2f}"
-    return f"{offer.name} is outside {home[1]}, and {cost}; there is time to wait"
-
-
-def _price_limit(offer: Offer, task: TaskView, market: MarketView, now: float) -> tuple[float, str]:
-    """The most that a spot offer may cost per hour, and what that is."""
-    ranked = fitting_offers(task.requirements, market.offers)
-    rank = next((rank for rank, other in ranked if other.key == offer.key), None)
-    # Only offers that the user prefers as much: cheap ones that are the last resort are none to wait for.
-    spot = [o.price_per_hour for r, o in ranked if r == rank and o.market is Market.SPOT]
-    cheapest = min(spot, default=inf)
-    limit, because = _DEAR * cheapest, f"{_DEAR:g} times the cheapest spot offer"
-    work_s, deadline_at = task.cautious_work_s, task.recovery.deadline_at
-    on_demand = offer.on_demand_price_per_hour
-    if on_demand and work_s is not None and deadline_at is not None and deadline_at > now:
-        mixed = on_demand * max(0.0, work_s - task.durable_s) / (deadline_at - now)
-        if mixed < cheapest:
-            # So far from the deadline, every price is above it, and nothing cheaper than the cheapest will come.
-            return cheapest, "the cheapest spot offer"
-        if mixed < limit:
-            return mixed, "on-demand for the remaining work, spread over the remaining time"
-    return limit, because
+        return ranked
+    return [(rank, offer) for rank, offer in ranked if (offer.cloud, offer.region) == home] or ranked

@@ -49,16 +49,18 @@ def choose(
     *,
     cost: Cost | None = None,
     requirements: tuple[MachineRequirement, ...] | None = None,
+    fit: list[tuple[int, Offer]] | None = None,
 ) -> Choice:
     """The first of the offers that may be tried now, by round, rank, and then either `cost` or `reluctance` and price.
 
-    `requirements`: if given, these replace the task's own.
+    `requirements`: if given, these replace the task's own. `fit`: if given, only these are considered, of all offers
+    that fit; ordered like those of `fitting_offers`.
 
     *Round*: in a search (consecutive failed launches) no offer is tried twice before every other available one has been
     tried once. So neither a short cool-down nor a slow cloud can make a cheap offer starve the rest.
     """
     requirements = task.requirements if requirements is None else requirements
-    fit = fitting_offers(requirements, market.offers)
+    fit = fitting_offers(requirements, market.offers) if fit is None else fit
     if not fit:
         return Unsatisfiable(explain_no_fit(requirements, market))
     index = UnavailabilityIndex(_in_force(market.unavailable, task.consecutive_refusals, now))

@@ -198,3 +198,40 @@ def test_mean_uptime__is_that_of_the_next_hour() -> None:
     assert history.mean_uptime_s(KEY, now) < history.mean_uptime_s(FAR, now)
     held = with_observation(history, OfferObservation(FAR, 5 * DAY, available=True, held_since=0))
     assert held.mean_uptime_s(FAR, 5 * DAY) > 2 * history.mean_uptime_s(FAR, now)
+
+
+def share(*observations: OfferObservation, now: float = 10 * HOUR, key: OfferKey = KEY) -> float:
+    return after(*observations).availability(key, now)[0]
+
+
+def test_availability__grows_with_time_held_and_shrinks_with_refusals() -> None:
+    unknown = share()
+    held = share(
+        OfferObservation(KEY, 0, available=True), OfferObservation(KEY, 5 * HOUR, available=True, held_since=0)
+    )
+    refused = share(*(OfferObservation(KEY, n * 600, available=False) for n in range(30)))
+    assert refused < unknown < held
+    assert share(OfferObservation(FAR, 0, available=False), OfferObservation(FAR, HOUR, available=False)) == unknown
+
+
+def test_availability__counts_a_lost_machine_as_available_until_then() -> None:
+    lost = [
+        OfferObservation(KEY, 0, available=True),
+        OfferObservation(KEY, 5 * HOUR, available=False, held_since=0),
+    ]
+    kept = [lost[0], OfferObservation(KEY, 5 * HOUR, available=True, held_since=0)]
+    assert share(*lost) == share(*kept)
+
+
+def test_availability__is_unknown_long_before_and_after_an_observation() -> None:
+    often = [OfferObservation(KEY, hour * HOUR, available=False) for hour in (0, 1)]
+    seldom = [OfferObservation(KEY, hour * HOUR, available=False) for hour in (0, 9)]
+    assert share(*often) == pytest.approx(share(*seldom), rel=0.02)
+
+
+def test_availability__is_forgotten() -> None:
+    refused = [OfferObservation(KEY, n * 600, available=False) for n in range(30)]
+    values = [after(*refused).availability(KEY, days * DAY) for days in (1, 3, 30)]
+    assert [value for value, _ in values] == sorted(value for value, _ in values)
+    assert values[-1][0] == pytest.approx(share(), abs=0.01)
+    assert values[-1][1] < values[0][1]

@@ -21,10 +21,10 @@ from itertools import islice
 from perdure.recovery.frozen import dataclass, replace
 from perdure.recovery.job import AttemptView, TaskView
 from perdure.recovery.market.fit import fitting_offers
-from perdure.recovery.market.offers import Market
+from perdure.recovery.market.offers import Market, Offer
 from perdure.recovery.market.requirements import MachineRequirement
 from perdure.recovery.market.view import MarketView
-from perdure.recovery.policies.better_offer import find_better_offer, why_wait
+from perdure.recovery.policies.better_offer import find_better_offer, worth_taking
 from perdure.recovery.policies.cost_model import CostModel, price_of_slack
 from perdure.recovery.policies.decisions import Choice, Move, Place, Reconsidered, Stay, Wait
 from perdure.recovery.policies.placement import REEVALUATE_S, choose
@@ -69,16 +69,16 @@ class DeadlinePolicy:
         slack_s = _slack_s(task, task.current, market, now)
         costs = self._costs(task, market, now, slack_s)
         spot = _spot_only(task.requirements)
-        on_spot = choose(task, market, now, cost=costs.total_cost, requirements=spot) if spot else None
+        fit = fitting_offers(spot, market.offers)
         doubt_s = _doubt_s(task, market, slack_s)
         idle_s = slack_s - max(worst_s + doubt_s, self._reserve_s(task, costs))
+        worth = worth_taking(fit, costs, idle_s) if idle_s > 0 and fit else fit
+        on_spot = choose(task, market, now, cost=costs.total_cost, requirements=spot, fit=worth) if spot else None
         if isinstance(on_spot, Place) and slack_s > worst_s + doubt_s:
-            why = why_wait(on_spot.offer, task, market, costs) if idle_s > 0 else ""
-            if not why:
-                return on_spot
-            on_spot = Wait(now + REEVALUATE_S, (why,))
+            return on_spot
         if idle_s > 0 and isinstance(on_spot, Wait):
-            return replace(on_spot, until=min(on_spot.until, now + idle_s))
+            why = (*on_spot.why, *_why_left_out(fit, worth))
+            return Wait(min(on_spot.until, now + idle_s), why)
         on_demand = choose(task, market, now, cost=costs.total_cost, requirements=_as_on_demand(task.requirements))
         return on_spot if on_spot is not None and not isinstance(on_demand, Place) else on_demand
 
@@ -119,6 +119,15 @@ class DeadlinePolicy:
         if isinstance(decision, Stay) and decision.until is not None and here.offer.market is _SPOT:
             return Stay(min(decision.until, now + slack_s))
         return decision
+
+
+def _why_left_out(fit: list[tuple[int, Offer]], worth: list[tuple[int, Offer]]) -> tuple[str, ...]:
+    """For users: why the task does not try the first of the offers that fit and are not `worth` taking."""
+    kept = {offer.key for _, offer in worth}
+    first = next((offer for _, offer in fit if offer.key not in kept), None)
+    if first is None:
+        return ()
+    return (f"{first.name}: costs ${first.price_per_hour:.2f} per hour; there is time to wait for a better offer",)
 
 
 def _slack_s(task: TaskView, here: AttemptView | None, market: MarketView, now: float) -> float:

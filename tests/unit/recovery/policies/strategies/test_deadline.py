@@ -112,22 +112,30 @@ def test_choose__keeps_slack_for_understated_work_until_proven() -> None:
 DEAR = replace(SPOT, zone="e2", price_per_hour=2.1)
 
 
-def test_choose__waits_rather_than_take_dear_spot_while_waiting_is_free() -> None:
+def test_choose__waits_rather_than_take_dear_spot_while_there_is_time() -> None:
     market = MarketView((SPOT, DEAR, CERTAIN), (SOLD_OUT,))
-    decision = deadline.choose(proven(RESERVE_S + HOUR), market, NOW)
+    decision = deadline.choose(proven(40 * HOUR), market, NOW)
     assert isinstance(decision, Wait)
-    assert "costs $2.10 per hour, more than 2 times the cheapest spot offer" in decision.why[0]
+    assert decision.why[-1] == f"{DEAR.key}: costs $2.10 per hour; there is time to wait for a better offer"
+    assert deadline.choose(proven(RESERVE_S + 600), market, NOW) == Place(DEAR)
     assert deadline.choose(proven(RESERVE_S - 60), market, NOW) == Place(DEAR)
-    fair = replace(DEAR, price_per_hour=1.9)
-    assert deadline.choose(proven(RESERVE_S + HOUR), MarketView((SPOT, fair, CERTAIN), (SOLD_OUT,)), NOW) == Place(fair)
+    fair = replace(DEAR, price_per_hour=1.01)
+    assert deadline.choose(proven(10 * HOUR), MarketView((SPOT, fair, CERTAIN), (SOLD_OUT,)), NOW) == Place(fair)
 
 
-def test_choose__takes_no_spot_that_costs_more_than_on_demand_at_the_end() -> None:
-    """2.7 times as long as the work is left: on-demand for that part of the time costs $1.10 for each hour of it."""
-    fair = replace(DEAR, price_per_hour=1.2)
-    decision = deadline.choose(proven(83 * HOUR), MarketView((SPOT, fair, CERTAIN), (SOLD_OUT,)), NOW)
-    assert isinstance(decision, Wait)
-    assert "on-demand for the remaining work" in decision.why[0]
+def test_choose__tries_cheap_spot_again_although_dear_spot_was_not_tried() -> None:
+    sold_out = unavailable_after_launch(SPOT, NOW - 600, kind=FaultKind.AVOID_ZONE)
+    market = MarketView((SPOT, DEAR, CERTAIN), (sold_out,))
+    assert deadline.choose(proven(40 * HOUR, consecutive_refusals=1), market, NOW) == Place(SPOT)
+
+
+def test_choose__takes_dear_spot_where_cheap_spot_is_rare() -> None:
+    history = History()
+    for hours in range(100, 0, -1):
+        history = with_observation(history, OfferObservation(SPOT.key, NOW - hours * HOUR, available=False))
+    market = MarketView((SPOT, DEAR, CERTAIN), (SOLD_OUT,), history=history)
+    assert deadline.choose(proven(40 * HOUR), market, NOW) == Place(DEAR)
+    assert isinstance(deadline.choose(proven(1000 * HOUR), market, NOW), Wait)
 
 
 def test_choose__takes_cheapest_spot_however_far_the_deadline_is() -> None:
