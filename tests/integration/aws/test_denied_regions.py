@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from perdure.controller.clouds.aws.cloud import AwsCloud
+from perdure.controller.clouds.aws.faults import classify
 from perdure.controller.clouds.aws.iam import denial
+from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.partial_listing import PartialListing, list_known
 from perdure.controller.clouds.base.protocol import LaunchRequest
 from perdure.recovery.market.unavailable import FaultKind
@@ -55,7 +59,30 @@ def test_launch__that_is_denied_says_what_decodes_the_reason(
     ec2.faults.denied_regions, ec2.faults.forbid = {"us-east-1"}, {"sts:DecodeAuthorizationMessage"}
     with pytest.raises(Exception, match="allow the controller sts:DecodeAuthorizationMessage") as caught:
         cloud.launch(request_of("t1"))
-    assert cloud.classify(caught.value).kind is FaultKind.AVOID_REGION
+    fault = cloud.classify(caught.value)
+    assert (fault.kind, fault.whole_region, fault.any_instance_type) == (FaultKind.GIVE_UP, True, False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "denies_region"),
+    [
+        (["aws:RequestedRegion"], True),
+        (["aws:RequestedRegion", "aws:PrincipalARN"], True),
+        (["ec2:InstanceType"], False),
+        (["aws:RequestedRegion", "ec2:InstanceType"], False),
+        (["aws:PrincipalARN"], False),
+        ([], False),
+    ],
+    ids=str,
+)
+def test_explained__says_whether_the_region_is_denied_or_the_request(keys: list[str], denies_region: bool) -> None:
+    statement = {"statementId": "s", "conditions": {"items": [{"key": key, "values": {}} for key in keys]}}
+    decoded = json.dumps({"explicitDeny": True, "matchedStatements": {"items": [statement]}})
+    text = "perform: ec2:RunInstances with an explicit deny in a policy. Encoded authorization failure message: x"
+    sts = SimpleNamespace(decode_authorization_message=lambda EncodedMessage: {"DecodedMessage": decoded})
+    explained = denial.explained(CloudRejected(denial.CODE, text), lambda: sts)
+    assert (denial.DENIES_REGION in str(explained)) is denies_region
+    assert (classify(explained).kind is FaultKind.AVOID_REGION) is denies_region
 
 
 def test_explained__leaves_other_errors_as_they_are() -> None:

@@ -100,7 +100,8 @@ def test_launch__with_a_lost_answer_is_ambiguous_and_repeatable(
         (401, "expired", FaultKind.AVOID_REGION, Reason.BAD_CREDENTIALS),
         (422, "spec.x: Invalid value", FaultKind.GIVE_UP, Reason.BAD_REQUEST),
         (403, 'pods is forbidden: User "x" cannot create resource', FaultKind.AVOID_REGION, Reason.BAD_CREDENTIALS),
-        (403, "admission webhook denied the request", FaultKind.AVOID_REGION, Reason.BAD_REQUEST),
+        (403, "admission webhook denied the request", FaultKind.GIVE_UP, Reason.BAD_REQUEST),
+        (403, "namespace x because it is being terminated", FaultKind.AVOID_REGION, Reason.BAD_REQUEST),
     ],
 )
 def test_rejection__says_what_to_do_next_and_leaves_nothing(

@@ -80,7 +80,13 @@ def answer(service: str, region: str, action: str, form: Mapping[str, str], body
 
 def denial(action: str, region: str) -> str:
     """The message of a call that a service control policy denies."""
-    statement = {"statementId": "DenyRegions", "sourcePolicyId": "p-FullAWSAccess", "effect": "DENY"}
+    regions = {"key": "aws:RequestedRegion", "values": {"items": [{"value": "eu-west-1"}]}}
+    statement = {
+        "statementId": "DenyRegions",
+        "sourcePolicyId": "p-FullAWSAccess",
+        "effect": "DENY",
+        "conditions": {"items": [regions]},
+    }
     context = {"action": action, "resource": f"arn:aws:ec2:{region}:1:instance/*"}
     decoded = {"allowed": False, "explicitDeny": True, "matchedStatements": {"items": [statement]}, "context": context}
     encoded = base64.b64encode(json.dumps(decoded).encode()).decode()

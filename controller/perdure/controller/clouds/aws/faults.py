@@ -5,6 +5,9 @@ An unlisted code may mean anything. The launch may have succeeded, so it is repe
 
 from __future__ import annotations
 
+import re
+
+from perdure.controller.clouds.aws.iam import denial
 from perdure.controller.clouds.base import faults
 from perdure.controller.clouds.base.faults import CloudRejected, FaultRule, FaultTable
 from perdure.controller.clouds.base.protocol import Fault
@@ -20,6 +23,27 @@ _THROTTLED = FaultRule(FaultKind.RETRY_LATER, Reason.THROTTLED, any_market=True,
 _AMBIGUOUS = FaultRule(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY)
 _WRONG = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
 _WRONG_IN_REGION = FaultRule(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, 24 * 3600.0, any_market=True, any_type=True)
+# A task's image may be the cause: other jobs may still be launched.
+_WRONG_IMAGE_IN_REGION = FaultRule(
+    FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True, any_type=True, whole_region=True
+)
+_WRONG_IMAGE = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True, any_type=True, whole_cloud=True)
+# So may its instance type, its disk or its labels be the cause of a denial.
+_DENIED_REQUEST = FaultRule(
+    FaultKind.GIVE_UP,
+    Reason.BAD_REQUEST,
+    any_market=True,
+    whole_region=True,
+    hint="allow another instance type or region, or have the policy changed that denies it",
+)
+_DENIED_REGION = FaultRule(
+    FaultKind.AVOID_REGION,
+    Reason.BAD_REQUEST,
+    24 * 3600.0,
+    any_market=True,
+    any_type=True,
+    hint="leave the region out of aws.regions, or have the policy changed that denies it",
+)
 _CREDENTIALS = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
@@ -136,8 +160,8 @@ CODES: dict[str, FaultRule] = {
 }
 
 PREFIXES: dict[str, FaultRule] = {
-    "KMS": _WRONG_IN_REGION,
-    "InvalidKMSKey": _WRONG_IN_REGION,
+    "KMS": _WRONG_IMAGE_IN_REGION,
+    "InvalidKMSKey": _WRONG_IMAGE_IN_REGION,
     "Throttling": _THROTTLED,
     "InvalidAMIID.": _WRONG,
     "InvalidKeyPair.": _WRONG,
@@ -155,21 +179,17 @@ PREFIXES: dict[str, FaultRule] = {
 
 MISSING_GROUP = ("InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound")
 
-# (part of the message, rule), for codes with several meanings.
+# (pattern of the message, rule), for codes with several meanings; the first match counts.
 MESSAGES: tuple[tuple[str, FaultRule], ...] = (
     # Landing zones deny regions, not the account: docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot_access-denied
     # So do permissions boundaries and policies of permission sets. A missing permission concerns all regions.
-    (
-        "with an explicit deny in ",
-        FaultRule(
-            FaultKind.AVOID_REGION,
-            Reason.BAD_REQUEST,
-            24 * 3600.0,
-            any_market=True,
-            any_type=True,
-            hint="leave the region out of aws.regions, or have the policy changed that denies it",
-        ),
-    ),
+    # What only reads does not depend on the machine that a job wants, so it is the region that is denied; a launch may
+    # be denied for its instance type, an unencrypted disk or a missing tag.
+    (r"perform: [a-z0-9-]+:(Describe|Get|List).* with an explicit deny in ", _DENIED_REGION),
+    (f" with an explicit deny in .*{re.escape(denial.DENIES_REGION)}", _DENIED_REGION),
+    (" with an explicit deny in ", _DENIED_REQUEST),
+    # The code is that of a region that the account has not enabled, too.
+    ("accept terms and subscribe", _WRONG_IMAGE),
     # The built-in table contains zones that not every account has.
     (
         "Invalid availability zone",
@@ -205,7 +225,7 @@ def code_of(error: Exception) -> str:
 
 def classify(error: Exception) -> Fault:
     code, message = code_of(error), _message(error)
-    rule = next((rule for part, rule in MESSAGES if part in message), None)
+    rule = next((rule for pattern, rule in MESSAGES if re.search(pattern, message)), None)
     return faults.to_fault(rule or TABLE.rule(code, error), code, message)
 
 

@@ -30,6 +30,14 @@ _AMBIGUOUS = FaultRule(FaultKind.AMBIGUOUS, Reason.NO_CAPACITY)
 _WRONG = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True)
 _WRONG_FOR_SPOT = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST)
 _WRONG_IN_REGION = FaultRule(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, _LONG_S, any_market=True, any_type=True)
+# A policy may object to the instance type, the image or the tags of one task: other jobs may still be allowed.
+_AGAINST_POLICY = FaultRule(
+    FaultKind.GIVE_UP,
+    Reason.BAD_REQUEST,
+    any_market=True,
+    whole_region=True,
+    hint="allow another instance type or region, or have the policy changed",
+)
 _CREDENTIALS = FaultRule(
     FaultKind.AVOID_CLOUD,
     Reason.BAD_CREDENTIALS,
@@ -139,7 +147,7 @@ CODES: dict[str, FaultRule] = {
     "Forbidden": _NOT_ALLOWED,
     "MissingSubscriptionRegistration": _NOT_REGISTERED,
     "SubscriptionNotRegistered": _NOT_REGISTERED,
-    "RequestDisallowedByPolicy": _WRONG_IN_REGION,
+    "RequestDisallowedByPolicy": _AGAINST_POLICY,
     "RequestDisallowedByAzure": _WRONG_IN_REGION,
     "LocationNotAvailableForResourceType": _WRONG_IN_REGION,
     "NoRegisteredProviderFound": _WRONG_IN_REGION,
@@ -166,17 +174,23 @@ CODES: dict[str, FaultRule] = {
 # By the start of a code; the longest match counts.
 PREFIXES: dict[str, FaultRule] = {"Invalid": _WRONG, "Missing": _WRONG}
 
+# The built-in definition "Allowed locations": learn.microsoft.com/azure/governance/policy/samples/built-in-policies
+_ALLOWED_LOCATIONS = "e56962a6-4747-49cd-b67b-bf8b01975c4c"
+
 # (code, text in the lower-case message, rule), for codes with several meanings; the first match counts.
-MESSAGES: tuple[tuple[str, str, FaultRule], ...] = tuple(
-    (code, held, row)
-    for code in ("OperationNotAllowed", "QuotaExceeded")
-    for held, row in (
-        ("lowprioritycores", _QUOTA_OF_MARKET),
-        ("total regional", _QUOTA_OF_REGION),
-        ("current limit: 0,", _NO_QUOTA_AT_ALL),
-        ("family cores quota", _QUOTA),
-        ("quota", _QUOTA),
-    )
+MESSAGES: tuple[tuple[str, str, FaultRule], ...] = (
+    ("RequestDisallowedByPolicy", _ALLOWED_LOCATIONS, _WRONG_IN_REGION),
+    *(
+        (code, held, row)
+        for code in ("OperationNotAllowed", "QuotaExceeded")
+        for held, row in (
+            ("lowprioritycores", _QUOTA_OF_MARKET),
+            ("total regional", _QUOTA_OF_REGION),
+            ("current limit: 0,", _NO_QUOTA_AT_ALL),
+            ("family cores quota", _QUOTA),
+            ("quota", _QUOTA),
+        )
+    ),
 )
 
 # Another machine still uses the resource. Azure reserves an interface for 180 seconds after a failed creation.

@@ -35,7 +35,11 @@ class CloudRejected(Exception):
 
 @dataclass(frozen=True)
 class FaultRule:
-    """What a code means. By default its scope is one instance type in one zone (or region) and market."""
+    """What a code means. By default its scope is one instance type in one zone (or region) and market.
+
+    Jobs of all users avoid the scope of any kind but GIVE_UP. What a task can cause by itself (with its image, instance
+    type, disk or labels) is therefore GIVE_UP, which concerns its own job alone.
+    """
 
     kind: FaultKind
     reason: Reason
@@ -43,6 +47,7 @@ class FaultRule:
     any_market: bool = False
     any_type: bool = False
     whole_region: bool = False
+    whole_cloud: bool = False
     hint: str = ""  # what to do; appended to the cloud's own message
 
 
@@ -81,7 +86,7 @@ def to_fault(rule: FaultRule | None, code: str, message: str) -> Fault:
         f"{message}; {rule.hint}" if rule.hint else message,
         rule.retry_after_s,
         whole_region=rule.whole_region or rule.kind is FaultKind.AVOID_REGION,
-        whole_cloud=rule.kind is FaultKind.AVOID_CLOUD,
+        whole_cloud=rule.whole_cloud or rule.kind is FaultKind.AVOID_CLOUD,
         any_market=rule.any_market,
         any_instance_type=rule.any_type,
     )

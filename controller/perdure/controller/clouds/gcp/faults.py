@@ -71,6 +71,23 @@ def _policy(hint: str) -> FaultRule:
     return FaultRule(FaultKind.AVOID_CLOUD, Reason.BAD_REQUEST, any_market=True, any_type=True, hint=hint)
 
 
+# Policies that a task's own image or instance type may violate: other jobs may still be allowed.
+_UNTRUSTED_IMAGE = FaultRule(
+    FaultKind.GIVE_UP,
+    Reason.BAD_REQUEST,
+    any_market=True,
+    any_type=True,
+    whole_cloud=True,
+    hint="name an image of a trusted project in the task's image_id, or in gcp.image",
+)
+_AGAINST_POLICY = FaultRule(
+    FaultKind.GIVE_UP,
+    Reason.BAD_REQUEST,
+    any_market=True,
+    whole_cloud=True,
+    hint="have the organization's policy changed, or use another project",
+)
+
 # A failed bulk insert has this code in addition to the cause, and sometimes alone.
 SUMMARY = "VM_MIN_COUNT_NOT_REACHED"
 # The operation is not done yet.
@@ -167,7 +184,7 @@ MESSAGES: tuple[tuple[str, FaultRule], ...] = (
     ),
     # Organization policies: cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints
     ("constraints/compute.vmExternalIpAccess", _policy("set external_ip: false in the section gcp of config.yaml")),
-    ("constraints/compute.trustedImageProjects", _policy("name an image of a trusted project in gcp.image")),
+    ("constraints/compute.trustedImageProjects", _UNTRUSTED_IMAGE),
     (
         "constraints/gcp.resourceLocations",
         FaultRule(
@@ -179,8 +196,8 @@ MESSAGES: tuple[tuple[str, FaultRule], ...] = (
             hint="name the regions that your organization permits in gcp.regions",
         ),
     ),
-    ("constraints/[a-z]+\\.", _policy("have the organization's policy changed, or use another project")),
-    ("is not found or access is unauthorized", _NOT_HERE),
+    ("constraints/[a-z]+\\.", _AGAINST_POLICY),
+    ("Location [^ ]+ is not found or access is unauthorized", _NOT_HERE),
     # The built-in table assumes that every zone sells every type.
     ("Machine type .*does not exist in zone", _NOT_OFFERED_HERE),
     ("/(machineTypes|acceleratorTypes)/[^ ]* was not found", _NOT_OFFERED_HERE),

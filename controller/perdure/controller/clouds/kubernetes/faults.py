@@ -39,7 +39,10 @@ _QUOTA = FaultRule(
     any_type=True,
     hint="raise the namespace's ResourceQuota, or end other pods",
 )
-_FORBIDDEN = FaultRule(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, 3600.0, any_market=True, any_type=True)
+# A policy (an admission webhook, a limit range) objects to the pod's image, size or pod_config. The pods of other tasks
+# may still be admitted.
+_FORBIDDEN = FaultRule(FaultKind.GIVE_UP, Reason.BAD_REQUEST, any_market=True, whole_region=True)
+_ENDING_NAMESPACE = FaultRule(FaultKind.AVOID_REGION, Reason.BAD_REQUEST, 600.0, any_market=True, any_type=True)
 # Not for long: an API server that has just started knows no roles yet, and forbids everything.
 _NO_RIGHTS = FaultRule(
     FaultKind.AVOID_REGION, Reason.BAD_CREDENTIALS, 60.0, any_market=True, any_type=True, hint=_RIGHTS
@@ -126,6 +129,8 @@ def _rule_of(error: ApiError) -> FaultRule | None:
     if error.status == 403:
         if is_quota(error):
             return _QUOTA
+        if "because it is being terminated" in error.message:
+            return _ENDING_NAMESPACE
         # The server names the user and the verb if a right is missing, and what a policy objects to otherwise.
         return _NO_RIGHTS if " cannot " in error.message else _FORBIDDEN
     if error.status == 429:

@@ -13,10 +13,12 @@ from botocore.exceptions import (
 )
 
 from perdure.controller.clouds.aws.faults import CODES, classify
+from perdure.controller.clouds.aws.iam import denial
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import Fault
+from perdure.controller.reconcile.market_state import concerns_one_job
 from perdure.recovery.market.cooldown import unavailable_after_launch
-from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import Market, Offer
 from perdure.recovery.reasons import Reason
 
@@ -51,8 +53,8 @@ ROWS = {
     "AddressLimitExceeded": REGION,
     "HostLimitExceeded": REGION,
     "InsufficientVolumeCapacity": ZONE,
-    "KMSDisabledException": REGION,
-    "InvalidKMSKey.InvalidState": REGION,
+    "KMSDisabledException": NEVER,
+    "InvalidKMSKey.InvalidState": NEVER,
     "TooManyRequestsException": AGAIN,
     "RequestLimitExceeded": AGAIN,
     "Throttling": AGAIN,
@@ -92,7 +94,7 @@ def error(code: str, message: str = "no.") -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
 
 
-def refusal_of(fault: Fault) -> object:
+def refusal_of(fault: Fault) -> UnavailableOffer:
     scope = {name: getattr(fault, name) for name in ("whole_region", "whole_cloud", "any_market", "any_instance_type")}
     return unavailable_after_launch(OFFER, 0.0, kind=fault.kind, reason=fault.reason, **scope)
 
@@ -115,16 +117,50 @@ def test_classify__a_zone_that_the_account_lacks_is_excluded() -> None:
     assert (fault.kind, fault.any_instance_type, fault.any_market) == (FaultKind.AVOID_ZONE, True, True)
 
 
-def test_classify__a_region_that_the_organization_denies_is_that_region_alone() -> None:
+def denied(action: str, explanation: str = "") -> ClientError:
     text = (
         "You are not authorized to perform this operation. User: arn:aws:sts::1:assumed-role/r/s is not authorized to "
-        "perform: ec2:RunInstances on resource: x with an explicit deny in a service control policy."
+        f"perform: {action} on resource: x with an explicit deny in a service control policy{explanation}"
     )
-    fault = classify(error("UnauthorizedOperation", text))
+    return error("UnauthorizedOperation", text)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        denied("ssm:GetParameter"),
+        denied("ec2:DescribeImages"),
+        denied("ec2:RunInstances", f" (statement DenyRegions {denial.DENIES_REGION})"),
+    ],
+    ids=str,
+)
+def test_classify__a_region_that_the_organization_denies_is_that_region_alone(refused: ClientError) -> None:
+    fault = classify(refused)
     assert (fault.kind, fault.any_instance_type, fault.any_market) == (FaultKind.AVOID_REGION, True, True)
     assert "aws.regions" in fault.message
     refusal = refusal_of(fault)
     assert (refusal.region, refusal.zone) == ("us-east-1", None)
+
+
+def test_classify__a_denied_launch_excludes_one_type_in_one_region_for_one_job() -> None:
+    """The policy may deny the type, an unencrypted disk or a missing tag: other jobs go on there."""
+    refusal = refusal_of(classify(denied("ec2:RunInstances", " (statement OnlySmall of p-1)")))
+    assert concerns_one_job(refusal)
+    assert (refusal.region, refusal.zone, refusal.instance_type) == ("us-east-1", None, "g5.xlarge")
+    assert refusal.market is None
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "region"),
+    [
+        ("OptInRequired", "In order to use this AWS Marketplace product you need to accept terms and subscribe.", None),
+        ("KMSDisabledException", "no.", "us-east-1"),
+    ],
+)
+def test_classify__what_an_image_causes_concerns_its_own_job(code: str, message: str, region: str | None) -> None:
+    refusal = refusal_of(classify(error(code, message)))
+    assert concerns_one_job(refusal)
+    assert (refusal.region, refusal.instance_type) == (region, None)
 
 
 def test_classify__a_limit_of_security_groups_concerns_the_region_and_says_what_to_do() -> None:

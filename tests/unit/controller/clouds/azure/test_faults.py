@@ -20,6 +20,7 @@ from azure.mgmt.core.exceptions import ARMErrorFormat
 from perdure.controller.clouds.azure.faults import CODES, MESSAGES, classify
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import Fault
+from perdure.controller.reconcile.market_state import concerns_one_job
 from perdure.recovery.market.cooldown import unavailable_after_launch
 from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import Market, Offer
@@ -38,6 +39,10 @@ KINDS = {
     NEVER: {FaultKind.GIVE_UP},
 }
 FAMILY = QUOTA.format(what="standardNCADSA100v4Family Cores", region="eastus", limit="{limit}")
+DISALLOWED = (
+    'Resource \'perdure-t0\' was disallowed by policy. Policy identifiers: \'[{{"policyDefinition":{{"id":'
+    '"/providers/Microsoft.Authorization/policyDefinitions/{}"}}}}]\'.'
+)
 ROWS = [
     ("SkuNotAvailable", "", ZONE),
     ("ZonalAllocationFailed", "", ZONE),
@@ -71,7 +76,9 @@ ROWS = [
     ("ExpiredAuthenticationToken", "", CLOUD),
     ("SubscriptionNotFound", "", CLOUD),
     ("MissingSubscriptionRegistration", "", CLOUD),
-    ("RequestDisallowedByPolicy", "", REGION),
+    ("RequestDisallowedByPolicy", "", NEVER),
+    ("RequestDisallowedByPolicy", DISALLOWED.format("e56962a6-4747-49cd-b67b-bf8b01975c4c"), REGION),
+    ("RequestDisallowedByAzure", "", REGION),
     ("LocationNotAvailableForResourceType", "", REGION),
     ("ResourceGroupBeingDeleted", "", REGION),
     ("SubnetNotFound", "", REGION),
@@ -172,6 +179,13 @@ def test_classify__bad_credentials_exclude_the_cloud_with_a_hint() -> None:
         assert hint in fault.message
         refusal = refusal_of(fault)
         assert (refusal.kind, refusal.region, refusal.market) == (FaultKind.GIVE_UP, None, None)
+
+
+def test_classify__a_policy_excludes_one_size_in_one_region_for_one_job() -> None:
+    """It may deny a size, an image or a missing tag: other jobs go on there."""
+    refusal = refusal_of(classify(error("RequestDisallowedByPolicy", DISALLOWED.format("cccc23c7"), 403)))
+    assert concerns_one_job(refusal)
+    assert (refusal.region, refusal.zone, refusal.instance_type) == ("eastus", None, OFFER.instance_type)
 
 
 def test_classify__uses_the_retry_after_header() -> None:

@@ -12,8 +12,9 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError, Transp
 from perdure.controller.clouds.base.faults import CloudRejected
 from perdure.controller.clouds.base.protocol import Fault
 from perdure.controller.clouds.gcp.faults import CODES, SUMMARY, classify, failure_of
+from perdure.controller.reconcile.market_state import concerns_one_job
 from perdure.recovery.market.cooldown import unavailable_after_launch
-from perdure.recovery.market.unavailable import FaultKind
+from perdure.recovery.market.unavailable import FaultKind, UnavailableOffer
 from perdure.recovery.market.view import Market, Offer
 from perdure.recovery.reasons import Reason
 
@@ -111,7 +112,7 @@ def answered(status: int, reason: str = "", message: str = "no.", info: str = ""
     return error
 
 
-def refusal_of(fault: Fault) -> object:
+def refusal_of(fault: Fault) -> UnavailableOffer:
     scope = {name: getattr(fault, name) for name in ("whole_region", "whole_cloud", "any_market", "any_instance_type")}
     return unavailable_after_launch(OFFER, 0.0, kind=fault.kind, reason=fault.reason, **scope)
 
@@ -189,6 +190,37 @@ def test_classify__quotas_exclude_the_region_or_the_cloud() -> None:
     ):
         everywhere = classify(refused)
         assert (everywhere.kind, everywhere.reason) == (FaultKind.AVOID_CLOUD, Reason.QUOTA)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "instance_type"),
+    [("compute.trustedImageProjects", None), ("custom.onlySmall", OFFER.instance_type)],
+)
+def test_classify__a_policy_that_a_task_violates_excludes_the_cloud_for_that_job_alone(
+    constraint: str, instance_type: str | None
+) -> None:
+    """Its own image, or its type: jobs of other users go on."""
+    text = f"Constraint constraints/{constraint} violated for project p. Use of the image is prohibited."
+    for refused in (answered(412, "conditionNotMet", text), CloudRejected("CONDITION_NOT_MET", text)):
+        refusal = refusal_of(classify(refused))
+        assert concerns_one_job(refusal)
+        assert (refusal.region, refusal.instance_type, refusal.market) == (None, instance_type, None)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "region"), [("compute.vmExternalIpAccess", None), ("gcp.resourceLocations", "us-central1")]
+)
+def test_classify__a_policy_on_addresses_or_places_concerns_all_jobs(constraint: str, region: str | None) -> None:
+    refusal = refusal_of(
+        classify(answered(412, "conditionNotMet", f"Constraint constraints/{constraint} violated for project p."))
+    )
+    assert not concerns_one_job(refusal)
+    assert (refusal.region, refusal.instance_type) == (region, None)
+
+
+def test_classify__an_image_that_nobody_may_use_excludes_no_zone() -> None:
+    text = "The resource 'projects/x/global/images/y' is not found or access is unauthorized."
+    assert concerns_one_job(refusal_of(classify(answered(404, "notFound", text))))
 
 
 def test_classify__a_forbidden_zone_is_excluded_for_long() -> None:

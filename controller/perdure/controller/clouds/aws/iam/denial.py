@@ -14,8 +14,11 @@ from typing import Any
 from perdure.controller.clouds.base.faults import CloudRejected
 
 CODE = "UnauthorizedOperation"
+# What the message says of a statement that denies the region whatever is launched there.
+DENIES_REGION = "which denies the region"
 _ENCODED = re.compile(r"\s*Encoded authorization failure message:\s*(?P<text>\S+)")
 _MAX_STATEMENTS = 3
+_REGION, _OF_CALLER = "aws:requestedregion", "aws:principal"
 
 
 def explained(error: Exception, sts: Callable[[], Any]) -> Exception:
@@ -42,6 +45,19 @@ def _details(decoded: Mapping[str, Any]) -> Iterator[str]:
     for statement in statements[:_MAX_STATEMENTS]:
         name = statement.get("statementId") or "without a Sid"
         source = f" of {statement['sourcePolicyId']}" if statement.get("sourcePolicyId") else ""
-        yield f"statement {name}{source}"
+        yield f"statement {name}{source}{f' {DENIES_REGION}' if _denies_region(statement) else ''}"
     if not decoded.get("explicitDeny") and not statements:
         yield "no policy allows it"
+
+
+def _denies_region(statement: Mapping[str, Any]) -> bool:
+    """Whether it depends on the region, and on nothing else but who asks."""
+    keys = {key.lower() for key in _condition_keys(statement.get("conditions"))}
+    return _REGION in keys and all(key == _REGION or key.startswith(_OF_CALLER) for key in keys)
+
+
+def _condition_keys(conditions: Any) -> Iterator[str]:
+    """`conditions`: {"items": [{"key": …, "values": …}]}."""
+    items = conditions.get("items") if isinstance(conditions, Mapping) else None
+    for item in items if isinstance(items, list) else ():
+        yield str(item.get("key")) if isinstance(item, Mapping) else ""
