@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +14,7 @@ from e2e.peers.conftest import several  # noqa: F401 - a fixture
 from support.helpers.timing import scaled
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -34,7 +34,7 @@ def cluster(several: StartCluster) -> Several:  # noqa: F811
 
 
 @pytest.fixture
-def signed_in(cluster: Several, browser: Browser) -> Iterator[Any]:
+def signed_in(cluster: Several, browser: Browser) -> Iterator[BrowserContext]:
     """A browser that was signed in at one of the controllers."""
     context = browser.new_context(viewport={"width": 1280, "height": 9000})  # all lines of the log are in the page
     context.set_default_timeout(scaled(30) * 1000)
@@ -46,7 +46,7 @@ def signed_in(cluster: Several, browser: Browser) -> Iterator[Any]:
     context.close()
 
 
-def test_page__stays_live_while_controllers_are_killed(cluster: Several, signed_in: Any) -> None:
+def test_page__stays_live_while_controllers_are_killed(cluster: Several, signed_in: BrowserContext) -> None:
     job_id = cluster.submit(PRINTS, name="prints")
     cluster.until_status(job_id, "RUNNING")
     page, jobs = signed_in.new_page(), signed_in.new_page()
@@ -68,7 +68,9 @@ def test_page__stays_live_while_controllers_are_killed(cluster: Several, signed_
     expect(row.locator(".recov")).to_have_text("1")
 
 
-def test_preemption__is_shown_by_a_controller_that_does_not_own_the_job(cluster: Several, signed_in: Any) -> None:
+def test_preemption__is_shown_by_a_controller_that_does_not_own_the_job(
+    cluster: Several, signed_in: BrowserContext
+) -> None:
     """Whichever controller the browser's stream has reached, another one owns some of these jobs."""
     job_ids = [cluster.submit("sleep 1000", name=f"owned-{name}", client=cluster.client_of(name)) for name in "abc"]
     page = signed_in.new_page()
