@@ -147,6 +147,21 @@ def test_host_role__may_use_buckets_and_make_keys_for_nodes(
     assert of_node == json.loads((ROOT / "deploy/iam/aws-node.json").read_text())
 
 
+def test_upgrade__gives_a_role_of_an_earlier_version_what_this_one_needs(
+    launch_host: Callable[..., tuple[Instance, Disk]], cloud: AwsCloud, ec2: FakeEc2
+) -> None:
+    iam = client(ec2, "iam")
+    launch_host()
+    iam.delete_role_policy(RoleName="perdure-controller", PolicyName="perdure-buckets")
+    iam.delete_role_policy(RoleName="perdure-node", PolicyName="perdure-node")
+    iam.delete_role(RoleName="perdure-node")
+    cloud.renew_roles("perdure-controller")
+    assert "perdure-buckets" in iam.list_role_policies(RoleName="perdure-controller")["PolicyNames"]
+    assert "s3" in cloud.store_settings("perdure-controller")
+    cloud.renew_roles("somebody-elses")
+    assert len(iam.list_roles()["Roles"]) == 2
+
+
 def test_host_role__of_the_users_own_gets_no_role_for_nodes(
     launch_host: Callable[..., tuple[Instance, Disk]], cloud: AwsCloud, ec2: FakeEc2
 ) -> None:

@@ -80,6 +80,20 @@ def test_launch__for_other_ports_changes_the_group_and_for_the_same_does_not(azu
     assert azure.calls[WRITE] == writes
 
 
+def test_launch__under_a_role_of_an_earlier_version_leaves_the_ports_closed_and_says_so(
+    azure: FakeAzure, cloud: AzureCloud, launch: Launch
+) -> None:
+    azure.faults.forbid = {f"{FIREWALLS}/{verb}" for verb in ("read", "write", "delete")}
+    (machine,) = launch("t1", (8080, 8080))
+    assert firewall_of(azure, machine.id) is None
+    assert any("deploy/iam/azure-controller.json" in note for note in cloud.notes())
+    cloud.close_ports(REGION, NAME)
+    azure.faults.forbid = set()
+    launch("t2", (8080, 8080))
+    assert open_ports(azure) == {NAME: ["8080"]}
+    assert not any("ports" in note for note in cloud.notes())
+
+
 def test_launch__without_ports_opens_none(azure: FakeAzure, launch: Launch) -> None:
     (machine,) = launch("t1")
     assert open_ports(azure) == {}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perdure.controller.clouds.base.protocol import Cloud, HasStoreSettings
 from perdure.controller.hosting import config, installer, provision, retry
 from perdure.controller.hosting.provision import Report
 from perdure.controller.hosting.retry import CannotHost
@@ -34,6 +35,7 @@ def upgrade(home: Path, clock: Clock, report: Report) -> None:
     cloud = config.hosting_cloud(home, record.cloud, record.region, clock)
     client = Client(record.endpoint)
     before = client.controller()
+    renew_roles(cloud, record.role, report)
     content = config.build_bundle_for(home, cloud, record.url, record.port, record.role)
     installed = client.put_software(content)
     if not installed["is_new"]:
@@ -50,6 +52,16 @@ def upgrade(home: Path, clock: Clock, report: Report) -> None:
     problem = f"it does not come back at {record.url}: see its machine's log"
     retry.wait_until(is_back, provision.SERVE_TIMEOUT_S, problem)
     report(f"The controller runs version {client.controller()['version']} at {record.url}.")
+
+
+def renew_roles(cloud: Cloud, role: str, report: Report) -> None:
+    """Whoever upgrades may lack permissions that `up` needs. The controller then keeps the rights that it has."""
+    if not isinstance(cloud, HasStoreSettings):
+        return
+    try:
+        retry.call_once("giving the controller's role what this version needs", cloud, lambda: cloud.renew_roles(role))
+    except CannotHost as problem:
+        report(f"Warning: {problem}. The upgrade goes on with the rights that the controller has.")
 
 
 def software_folder(environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -52,6 +52,7 @@ class Faults:
     launch_errors: dict[str | tuple[str, Market], str] = field(default_factory=dict)
     late: dict[str, str] = field(default_factory=dict)  # zone → the code with which accepted creations fail later
     deny: str | None = None  # the error code of every call
+    forbid: set[str] = field(default_factory=set)  # the calls that the role does not allow: "Microsoft.…/write"
     granted: list[str] = field(default_factory=lambda: ["*"])  # what the caller's role allows
     taken_away: list[str] = field(default_factory=list)  # the role's notActions
     granted_data: list[str] = field(default_factory=lambda: ["*"])  # and its dataActions

@@ -226,7 +226,7 @@ class FakeAzure:
         if _use_up(self.faults.lost_requests, action):
             return None
         try:
-            self._admit(headers, dict(parse_qsl(url.query)))
+            self._admit(headers, dict(parse_qsl(url.query)), action)
             answer = self._call(method, group, action, target, headers, body)
         except Invalid as invalid:
             answer = responses.error(invalid.code, str(invalid), invalid.status)
@@ -234,7 +234,7 @@ class FakeAzure:
                 answer.headers["Retry-After"] = "7"
         return None if _use_up(self.faults.lost_answers, action) else answer
 
-    def _admit(self, headers: Headers, query: dict[str, str]) -> None:
+    def _admit(self, headers: Headers, query: dict[str, str], action: str) -> None:
         if headers["Authorization"] != f"Bearer {TOKEN}":
             raise Invalid("InvalidAuthenticationToken", TEXTS["InvalidAuthenticationToken"], 401)
         if "api-version" not in query:
@@ -242,7 +242,7 @@ class FakeAzure:
         if self.faults.throttle > 0:
             self.faults.throttle -= 1
             raise Invalid("TooManyRequests", TEXTS["TooManyRequests"], 429)
-        if code := self.faults.deny:
+        if code := self.faults.deny or ("AuthorizationFailed" if action in self.faults.forbid else None):
             raise Invalid(code, TEXTS.get(code, code), STATUSES.get(code, 403))
 
     def _call(self, method: str, group: str, action: str, target: str, headers: Headers, body: bytes) -> Answer:

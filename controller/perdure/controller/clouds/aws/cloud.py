@@ -231,6 +231,9 @@ class AwsCloud:
         arn = roles.node_role(self._connections.iam(HOME_REGION), role)
         return {"s3": {"node_role": arn}} if arn else {}
 
+    def renew_roles(self, role: str) -> None:
+        roles.renew_roles(self._connections.iam(HOME_REGION), role)
+
     def state_disk(self, name: str, *, region: str, zone: str, gib: int) -> Disk:
         return controller_host.state_disk(self._connections.ec2(region), name, zone, gib)
 

@@ -67,7 +67,7 @@ class AzureCloud:
         self._connections = AzureConnections(settings, clock)
         self._networks = Networks(settings, self._connections)
         self._tombstones = AzureTombstones(clock)
-        self._clock = clock
+        self._clock, self._closed_ports = clock, list[str]()
         source = PriceSource(
             name,
             catalog.TYPES,
@@ -87,7 +87,7 @@ class AzureCloud:
     def notes(self) -> Sequence[str]:
         prices = self.prices.table_in_use() or "prices are Azure's retail prices, without your discounts"
         images = [] if self.settings.images else ["machines run the newest public Ubuntu image"]
-        return list(dict.fromkeys([prices, *images, *self.prices.notes()]))
+        return list(dict.fromkeys([prices, *images, *self._closed_ports, *self.prices.notes()]))
 
     def unusable(self) -> str | None:
         return self._connections.unusable()
@@ -276,10 +276,11 @@ class AzureCloud:
 
     def _firewall(self, request: LaunchRequest) -> str | None:
         """The id of the security group with the open ports of the request; None if it opens none."""
-        if (ports := request.open_ports) is None:
+        if request.open_ports is None:
             return None
-        region, controller = request.offer.region, request.owner.controller
-        return open_ports.ensure(self._connections, self._networks.path(region), region, ports, controller=controller)
+        id = open_ports.ensure_if_allowed(self._connections, self._networks.path(request.offer.region), request)
+        self._closed_ports = [] if id else [open_ports.NOT_ALLOWED]
+        return id
 
     def _public_address(self, region: str, name: str) -> str | None:
         from azure.core.exceptions import ResourceNotFoundError

@@ -204,6 +204,8 @@ IN_USE = {
     "RetryableErrorDueToAnotherOperation",
 }
 
+MISSING_PERMISSION = "AuthorizationFailed"
+
 # The code for a status, for responses without a code of Azure's.
 STATUSES: dict[int, str] = {
     401: "AuthenticationFailed",

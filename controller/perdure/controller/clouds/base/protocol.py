@@ -334,8 +334,13 @@ class HasStoreSettings(Protocol):
     def store_settings(self, role: str) -> Mapping[str, Mapping[str, str]]:
         """Section of config.yaml → its fields, for the stores of a controller whose machine has this role.
 
-        Empty if `controller up` has not created the role: then the user configures the stores.
+        Empty if `controller up` has not created the role, or if the caller may not see it: then the user configures
+        the stores.
         """
+        ...
+
+    def renew_roles(self, role: str) -> None:
+        """Give the roles that an earlier version's `controller up` created what this version gives them. Repeatable."""
         ...
 
 

@@ -1,7 +1,7 @@
 """The roles that `controller up` creates: of the controller's machine, and the one whose rights nodes get for buckets.
 
-A role that is created here is tagged and gets the policies of deploy/iam, the current ones at every `up`. A role of the
-user's own is never changed.
+A role that is created here is tagged and gets the policies of deploy/iam, the current ones at every `up` and `upgrade`.
+A role of the user's own is never changed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perdure.controller.clouds.aws import faults
 from perdure.controller.clouds.aws.machines.launch_request import TAG
 
 DEFAULT_ROLE = "perdure-controller"
@@ -40,9 +41,24 @@ def ensure_roles(iam: Any, name: str) -> None:
         iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
 
 
+def renew_roles(iam: Any, name: str) -> None:
+    """Give a role that was created here, by this version or an earlier one, what `ensure_roles` gives it."""
+    role = _find(iam, name)
+    if role is not None and _is_ours(role):
+        ensure_roles(iam, name)
+
+
 def node_role(iam: Any, name: str) -> str | None:
-    """The ARN of the role whose rights the nodes of a controller with role `name` get. None: there is none of ours."""
-    role = _find(iam, node_role_name(name))
+    """The ARN of the role whose rights the nodes of a controller with role `name` get.
+
+    None: there is none of ours, or whoever asks may not look it up, as permissions for earlier versions allow.
+    """
+    try:
+        role = _find(iam, node_role_name(name))
+    except Exception as error:
+        if faults.code_of(error) != "AccessDenied":
+            raise
+        return None
     return str(role["Arn"]) if role is not None and _is_ours(role) else None
 
 

@@ -10,20 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
+
 from perdure.controller.clouds.azure import faults
 from perdure.controller.clouds.azure.machines.launch_request import TAG
 from perdure.controller.clouds.azure.sdk.connections import AzureConnections
 from perdure.controller.clouds.base.faults import CloudRejected
-from perdure.controller.clouds.base.protocol import EventuallyConsistent, OpenPorts
+from perdure.controller.clouds.base.protocol import EventuallyConsistent, LaunchRequest, OpenPorts
+
+log = structlog.get_logger(__name__)
 
 NETWORK_API = "2024-05-01"
 RULE = "ports-of-the-cluster"
 PRIORITY = 1000
+NOT_ALLOWED = (
+    "ports of clusters stay closed, because the controller's role does not allow Microsoft.Network/"
+    "networkSecurityGroups: update it from deploy/iam/azure-controller.json"
+)
 
 
 def path(group: str, name: str) -> str:
     """The id of the security group of that name. `group`: the path of the resource group."""
     return f"{group}/providers/Microsoft.Network/networkSecurityGroups/{name}"
+
+
+def ensure_if_allowed(connections: AzureConnections, group: str, request: LaunchRequest) -> str | None:
+    """As `ensure`, for a request that opens ports. None without the permission: the ports stay closed.
+
+    Roles made for earlier versions lack it.
+    """
+    assert request.open_ports is not None
+    region = request.offer.region
+    try:
+        return ensure(connections, group, region, request.open_ports, controller=request.owner.controller)
+    except Exception as error:
+        if faults.code_of(error) != faults.MISSING_PERMISSION:
+            raise
+        log.warning("ports.not_opened", region=region, error=faults.classify(error).message)
+        return None
 
 
 def ensure(connections: AzureConnections, group: str, region: str, ports: OpenPorts, *, controller: str) -> str:
@@ -44,11 +68,14 @@ def ensure(connections: AzureConnections, group: str, region: str, ports: OpenPo
 
 
 def close(connections: AzureConnections, group: str, name: str) -> None:
-    """Delete the group. Raises EventuallyConsistent while a machine that is ending still uses it."""
+    """Delete the group. Raises EventuallyConsistent while a machine that is ending still uses it.
+
+    Does nothing without the permission: then none was created, and a group that is left opens nothing and is free.
+    """
     try:
         connections.call("DELETE", path(group, name), NETWORK_API)
     except Exception as error:
-        if faults.is_not_found(error):
+        if faults.is_not_found(error) or faults.code_of(error) == faults.MISSING_PERMISSION:
             return
         if faults.code_of(error) not in faults.IN_USE:
             raise
