@@ -6,9 +6,9 @@ itself off goes on costing money, it is terminated then, and its home must be in
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from perdure.agent.link.client import ControllerClient, ControllerRejected, TokenRevoked, Unreachable
 from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
@@ -25,7 +25,7 @@ class HomeRescue:
         self._client = client
         self._storage = storage
         self._log = log
-        self._never = threading.Event()
+        self._problem: str | None = None  # once the home was saved: why it was not, or ""
 
     def wait(self, *, poll_s: float = POLL_S, limit_s: float = LIMIT_S) -> None:
         """Wait until the home is saved, the attempt is gone, or the time is over; usually the machine is stopped."""
@@ -39,18 +39,27 @@ class HomeRescue:
                 return
             except Unreachable:
                 pass
-            self._never.wait(poll_s)
+            except Exception as error:  # noqa: BLE001 - nobody else can save the home
+                self._log(f"asking whether the home must be saved: {type(error).__name__}: {error}")
+            time.sleep(poll_s)
 
     def save_if_asked(self) -> bool:
         """Save the home if it must be saved, and report that. Returns whether it was. Raises as `ControllerClient`."""
         spec = self._client.spec()
         if not spec.get("rescue"):
             return False
-        problem = ""
+        if self._problem is None:
+            self._problem = self._save(spec)
+            self._log(f"the home was saved before the machine ends: {self._problem or 'yes'}")
+        self._client.report_home(self._problem)
+        return True
+
+    def _save(self, spec: Mapping[str, Any]) -> str:
+        """Returns why it could not be saved."""
         try:
             self._storage.rescue_home(spec["home"])
         except HomeNotKept as error:
-            problem = str(error)[:_MAX_PROBLEM_CHARS]
-        self._log(f"the home was saved before the machine ends: {problem or 'yes'}")
-        self._client.report_home(problem)
-        return True
+            return str(error)[:_MAX_PROBLEM_CHARS]
+        except Exception as error:  # noqa: BLE001 - the controller must know, or it waits in vain
+            return f"saving the home: {type(error).__name__}: {error}"[:_MAX_PROBLEM_CHARS]
+        return ""

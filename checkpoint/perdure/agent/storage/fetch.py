@@ -5,6 +5,7 @@ Every fetch can be repeated from the start, for example by an agent that was kil
 
 from __future__ import annotations
 
+import copy
 import errno
 import hashlib
 import os
@@ -81,6 +82,12 @@ class Fetcher:
     def cancel(self) -> None:
         """Make every fetch raise FetchCancelled. From any thread."""
         self._cancelled.set()
+
+    def renewed(self) -> Fetcher:
+        """One that fetches the same, although this one may be cancelled."""
+        other = copy.copy(self)
+        other._cancelled = threading.Event()
+        return other
 
     def fetch_mounts(self) -> list[dict[str, Any]]:
         """The spec's mounts with new credentials. Raises TokenRevoked, ControllerRejected, Unreachable."""

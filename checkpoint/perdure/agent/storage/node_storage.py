@@ -194,10 +194,26 @@ class NodeStorage:
             raise StorageFailed(str(error)) from None
 
     def rescue_home(self, target: Mapping[str, Any]) -> None:
-        """Save the home after the node has ended: its disk will not be kept. Raises HomeNotKept."""
+        """Save the home after the node has ended: its disk will not be kept. Raises HomeNotKept.
+
+        The end of the node has cancelled what it fetched, and a node without mounts has no rclone yet.
+        """
         if self._home is None:
             raise HomeNotKept("this node keeps no home")
-        self._paths.append_to_job_log(f"saved {self._home.save(target)} files and folders of the home")
+        self._fetcher = self._fetcher.renewed()
+        limit = threading.Timer(STORE_TIMEOUT_S, self._fetcher.cancel)
+        limit.daemon = True
+        limit.start()
+        try:
+            count = self._home.save(target)
+        except (FetchFailed, FetchCancelled, TokenRevoked) as error:
+            raise HomeNotKept(
+                f"there is no rclone on this node: {str(error) or 'the controller did not answer'}"
+            ) from error
+        finally:
+            limit.cancel()
+        with suppress(OSError):  # it is saved, whether the disk is full or not
+            self._paths.append_to_job_log(f"saved {count} files and folders of the home")
 
     def _retry(self, operation: Callable[[], None]) -> None:
         """Do it on the mounts, again while the store does not answer. Raises MountError, FetchCancelled, or as fetching

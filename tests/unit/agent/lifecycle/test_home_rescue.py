@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from perdure.agent.lifecycle.home_rescue import HomeRescue
-from perdure.agent.link.client import ControllerClient, TokenRevoked
+from perdure.agent.link.client import ControllerClient, TokenRevoked, Unreachable
 from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
 
 TARGET = {"path": "~", "mode": "MOUNT", "bucket": "perdure-home-1"}
@@ -73,3 +73,33 @@ def test_wait__without_a_controller_is_over_at_its_limit() -> None:
         poll_s=0.01, limit_s=0.05
     )
     assert controller.reports == []
+
+
+class BrokenStorage:
+    def rescue_home(self, _target: Any) -> None:
+        raise RuntimeError("a bug")
+
+
+def test_problem__of_any_kind_is_reported() -> None:
+    controller = FakeController()
+    rescue = HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, BrokenStorage()), lambda _line: None)
+    rescue.wait(limit_s=60, poll_s=0)
+    assert controller.reports == ["saving the home: RuntimeError: a bug"]
+
+
+def test_report__that_is_lost_is_repeated_without_another_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, storage = FakeController(), FakeStorage("")
+    controller.specs += controller.specs[1:]
+    errors: list[Exception] = [Unreachable("refused"), ValueError("no JSON")]
+    controller.specs += controller.specs[1:2]
+
+    def report(problem: str) -> None:
+        if errors:
+            raise errors.pop(0)
+        controller.reports.append(problem)
+
+    monkeypatch.setattr(controller, "report_home", report)
+    HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, storage), lambda _line: None).wait(
+        limit_s=60, poll_s=0
+    )
+    assert (storage.targets, controller.reports) == ([TARGET], [""])

@@ -9,12 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from perdure.agent.link.client import ControllerClient, ControllerRejected, Unreachable
 from perdure.agent.node_spec import NodeSpec
 from perdure.agent.paths import NodePaths
 from perdure.agent.storage import node_storage
 from perdure.agent.storage.durability_watcher import DurabilityWatcher
 from perdure.agent.storage.fetch import Fetcher
-from perdure.agent.storage.node_storage import NodeStorage, StorageFailed
+from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage, StorageFailed
 from support.helpers.timing import wait_until
 from unit.agent.storage.cached_bucket import durable_steps
 
@@ -133,6 +134,9 @@ class Fetches(Fake):
     def fetch_files(self, _spec: NodeSpec) -> None:
         self.count += 1
 
+    def renewed(self) -> Fetches:
+        return self
+
 
 def test_files__on_a_disk_that_was_kept_are_the_users(tmp_path: Path, paths: NodePaths, bucket: Path) -> None:
     bucket.mkdir()
@@ -154,3 +158,49 @@ def test_files__on_a_disk_that_was_kept_are_the_users(tmp_path: Path, paths: Nod
     assert (tmp_path / "copy" / "data.txt").read_text() == "changed by the user"
     storage.rescue_home({})
     assert "saved 7 files" in paths.log.read_text()
+
+
+class Tools:
+    """A controller that serves rclone, or is gone."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def download(self, _kind: str, _digest: str, path: Path) -> None:
+        if self.error is not None:
+            raise self.error
+        path.write_text("#!/bin/sh\n")
+
+
+class NeedsRclone(FakeHome):
+    def __init__(self, rclone: Callable[[], Path | None]) -> None:
+        self.rclone = rclone
+
+    def save(self, _mount: Any, /) -> int:
+        assert self.rclone() is not None
+        return 7
+
+
+def rescue(paths: NodePaths, controller: Tools) -> None:
+    """The home of a node without mounts whose end has cancelled everything."""
+    spec = {"version": 1, "job_id": 1, "task_index": 0, "generation": 1, "rank": 0, "num_nodes": 1, "host": True}
+    spec |= {"mounts": [], "artifacts": {"rclone": "0" * 64}}
+    client = cast(ControllerClient, controller)
+    fetcher = Fetcher(client, paths.root, artifacts_dir=None, environ={}, log=lambda _line: None)
+    storage = NodeStorage(NodeSpec.parse(spec), fetcher, paths, copies_exist=False, home=NeedsRclone)
+    storage.cancel_prepare()
+    storage.unmount()
+    storage.rescue_home({})
+
+
+def test_rescue__fetches_rclone_after_the_end(paths: NodePaths) -> None:
+    rescue(paths, Tools(None))
+    assert "saved 7 files" in paths.log.read_text()
+
+
+def test_rescue__says_that_there_is_no_rclone(paths: NodePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HomeNotKept, match="no rclone on this node: fetching artifacts"):
+        rescue(paths, Tools(ControllerRejected("not found")))
+    monkeypatch.setattr(node_storage, "STORE_TIMEOUT_S", 0.05)
+    with pytest.raises(HomeNotKept, match="the controller did not answer"):
+        rescue(paths, Tools(Unreachable("refused")))
