@@ -70,6 +70,7 @@ class LaunchRefused:
     generation: int
     unavailable: UnavailableOffer
     may_exist: bool = False  # a call whose response was lost may have launched machines
+    is_final: bool = False  # what the task needs is lost: no other attempt can run it
 
 
 @dataclass(frozen=True)

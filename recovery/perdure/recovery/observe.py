@@ -143,6 +143,8 @@ def _launch_refused(job: JobView, event: events.LaunchRefused, now: float, out: 
     out.append(TimelineEntry("attempt.refused", task.index, attempt.generation, message=unavailable.message, data=data))
     if attempt is not task.replacement:  # a task that runs is not searching
         task = replace(task, consecutive_refusals=task.consecutive_refusals + 1)
+    if event.is_final and task.outcome is None and attempt is task.current:
+        task = replace(task, state=TaskState.STOPPING, outcome=Reason.PRECHECKS_FAILED, message=unavailable.message)
     if not event.may_exist:
         return job.with_task(task.with_attempt(replace(attempt, state=_GONE)))
     # Machines may exist, so the attempt ends with a termination, which looks for them.

@@ -44,6 +44,7 @@ from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.controller.store.logs.followers import JobUpdates
 from perdure.controller.store.logs.sql_logs import SqlLogStore
 from perdure.controller.store.queries.counts import TaskCounter
+from perdure.controller.store.records import jobs
 from perdure.controller.store.records.job_claims import Claim
 from perdure.controller.submit.batching import SubmissionBatcher, accept_and_adopt, accept_one
 from perdure.controller.submit.cluster.clusters import ClusterService
@@ -114,7 +115,7 @@ class Components:
         )  # fmt: skip
         executor = CloudActions(
             clouds, KEYRING, storage, clock, "http://sim", DIGESTS, market.unavailable_offers,
-            rescue_of=home_rescues.reader(database),
+            rescue_of=home_rescues.reader(database), live=jobs.live_reader(database),
         )  # fmt: skip
         run = CallOnThread(executor, self._deliver_result, self.lease.is_held)
         self.dispatcher = Dispatcher(WorkerPools(process, 0.3, run), self._deliver_result, clock)

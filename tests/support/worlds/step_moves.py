@@ -283,7 +283,9 @@ def _lie(walk: Walk, move: Move) -> events.Event:
         events.StorageReady(some_task),
         events.StorageFailed(some_task, "none"),
         events.Launched(*key, tuple(events.Machine(rank, f"i-{rank}") for rank in ranks)),
-        events.LaunchRefused(*key, replace(failure, at=when, until=when), may_exist=chance.random() < 0.3),
+        events.LaunchRefused(
+            *key, replace(failure, at=when, until=when), may_exist=chance.random() < 0.3, is_final=chance.random() < 0.1
+        ),
         events.LaunchCancelled(*key),
         events.PreemptionNotice(*at, when),
         events.MachinesDescribed(*key, {rank: chance.choice([None, *Reason]) for rank in ranks}),

@@ -116,6 +116,7 @@ class World:
             unavailable=market.unavailable_offers,
             max_machines=self.max_machines,
             rescue_of=home_rescues.reader(self.database),
+            live=jobs.live_reader(self.database),
             console=self.console,
         )
         outbox = NotificationOutbox(self.notify, "test") if self.notify else None

@@ -207,9 +207,8 @@ class NodeStorage:
         try:
             count = self._home.save(target)
         except (FetchFailed, FetchCancelled, TokenRevoked) as error:
-            raise HomeNotKept(
-                f"there is no rclone on this node: {str(error) or 'the controller did not answer'}"
-            ) from error
+            why = str(error) or "the controller did not answer"
+            raise HomeNotKept(f"there is no rclone on this node: {why}") from error
         finally:
             limit.cancel()
         with suppress(OSError):  # it is saved, whether the disk is full or not

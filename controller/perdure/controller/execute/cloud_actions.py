@@ -9,7 +9,7 @@ guard of the lease, or in a `RetryLater`. Nothing here sleeps or writes to the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -80,11 +80,13 @@ class CloudActions:
     speed: float = 1.0  # of `clock`, relative to real time, in which clouds live
     max_machines: Mapping[str, int] = field(default_factory=dict)  # by cloud; wider launches are refused
     rescue_of: Callable[[int], HomeRescue | None] = lambda _cluster: None  # of a cluster's homes, if it was begun
+    #: Those of the attempts that are not GONE.
+    live: Callable[[Collection[AttemptKey]], Collection[AttemptKey]] = lambda _keys: ()
     console: ConsoleRecorder | None = None  # of machines that never called
 
     @property
     def _stopped(self) -> StoppedMachines:
-        return StoppedMachines(self.clock, self.speed, self.rescue_of)
+        return StoppedMachines(self.clock, self.speed, self.rescue_of, self.live)
 
     def perform(self, intent: Intent, machines: MachineIds, tries: int) -> IntentOutcome | RetryLater:
         """Perform `intent`. `machines`: the attempt's, as far as they are known. `tries`: how many came before."""
@@ -142,7 +144,7 @@ class CloudActions:
                 if isinstance(resumed, RetryLater):
                     return resumed
                 if isinstance(resumed, Fault):
-                    return self._launch_failed(intent, request, resumed, tries)
+                    return self._launch_failed(intent, request, resumed, tries, is_final=True)
                 instances, disks = resumed, DisksInUse()
             else:
                 failpoint("launch.calling")
@@ -161,7 +163,7 @@ class CloudActions:
         return next(holds, None)
 
     def _launch_failed(
-        self, intent: Intent, request: LaunchRequest, fault: Fault, tries: int
+        self, intent: Intent, request: LaunchRequest, fault: Fault, tries: int, *, is_final: bool = False
     ) -> IntentOutcome | RetryLater:
         log.info("launch.failed", job=intent.job_id, code=fault.code, kind=fault.kind.value, error=fault.message)
         failpoint("launch.rejected")
@@ -173,7 +175,7 @@ class CloudActions:
         # A refusal of this try proves nothing about an earlier try whose response was lost.
         # Of machines that were to be started again, some may run although the cloud was asked to stop them.
         may_exist = fault.kind is FaultKind.AMBIGUOUS or tries > 0 or "resumes" in intent.request
-        refused = events.LaunchRefused(intent.task, intent.generation, unavailable, may_exist)
+        refused = events.LaunchRefused(intent.task, intent.generation, unavailable, may_exist, is_final)
         return IntentOutcome("refused", refused, error=text, is_throttled=fault.reason is Reason.THROTTLED)
 
     def _unavailable_offer(self, job_id: int, offer: Offer, fault: Fault) -> UnavailableOffer:

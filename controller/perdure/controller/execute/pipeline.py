@@ -19,6 +19,7 @@ from perdure.controller.runtime.security.keyring import Keyring
 from perdure.controller.store.clusters import home_rescues
 from perdure.controller.store.logs.protocol import LogStore
 from perdure.controller.store.queries.usage import usage_reader
+from perdure.controller.store.records import jobs
 from perdure.recovery.market.unavailable import UnavailableOffer
 
 
@@ -45,7 +46,7 @@ def build_pipeline(
     `CloudActions`."""
     executor = CloudActions(
         clouds, keyring, storage, clock, endpoint, artifacts, unavailable, fingerprint, speed, quotas.max_machines,
-        home_rescues.reader(database), ConsoleRecorder(*console_logs, endpoint),
+        home_rescues.reader(database), jobs.live_reader(database), ConsoleRecorder(*console_logs, endpoint),
     )  # fmt: skip
     read_usage = usage_reader(database, clock, always=quotas.limits_launches)
     pools = CloudPools(quotas, read_usage, CallOnThread(executor, on_result, may_act, on_call))

@@ -5,7 +5,7 @@ Part of `cloud_actions`, whose rules hold here: nothing sleeps or writes to the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -45,19 +45,20 @@ _ON = (InstanceState.PENDING, InstanceState.RUNNING)
 
 @dataclass(frozen=True)
 class StoppedMachines:
-    """Stops the machines of an attempt, and starts them for another one. `rescue_of`: see `CloudActions`."""
+    """Stops the machines of an attempt, and starts them for another one. `rescue_of`, `live`: see `CloudActions`."""
 
     clock: Clock
     speed: float  # of `clock`, relative to real time, in which clouds live
     rescue_of: Callable[[int], HomeRescue | None]
+    live: Callable[[Collection[AttemptKey]], Collection[AttemptKey]]
 
     def start(
         self, intent: Intent, cloud: Cloud, request: LaunchRequest, ids: Sequence[str], tries: int
     ) -> Sequence[Instance] | RetryLater | Fault:
         """Start the machines whose disks a cluster has kept. A Fault, and nothing has changed, if a disk is lost.
 
-        Machines that run for nobody, because somebody has started them in the cloud's console, are stopped first: an
-        agent begins anew at a boot.
+        Those of an earlier attempt are awaited until it has stopped them. Machines that run for nobody, because
+        somebody has started them in the cloud's console, are stopped first: an agent begins anew at a boot.
         """
         described = cloud.describe(request.offer.region, ids)
         settled = (InstanceState.STOPPED, InstanceState.GONE)
@@ -81,10 +82,14 @@ class StoppedMachines:
     def _stop_first(
         self, intent: Intent, cloud: Cloud, request: LaunchRequest, busy: Sequence[Instance], tries: int
     ) -> RetryLater:
-        """Machines that are to be started belong to another attempt, or to nobody, and are not stopped."""
+        """Machines that are to be started belong to another attempt, or to nobody, and are not stopped.
+
+        An attempt that lives stops its own, once its nodes have saved.
+        """
         # An earlier try may have started them, which the cloud may show late.
         is_settled = not tries or self.clock.now() - intent.created_at > VISIBLE_WITHIN_S * self.speed
-        running = sorted(one.id for one in busy if one.state in _ON)
+        live = self.live({attempt_of(one) for one in busy})
+        running = sorted(one.id for one in busy if one.state in _ON and attempt_of(one) not in live)
         if not running or not is_settled or not isinstance(cloud, Stoppable):
             return RetryLater(_STOPPING_POLL_S, attempted=False)
         log.warning("disks.in_use", cloud=cloud.name, job=request.owner.job_id, instances=running)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from perdure.recovery import actions, events
 from perdure.recovery.job import DEFAULT_RECOVERIES_PER_HOUR, Recovery
 from perdure.recovery.market.cooldown import PREEMPTION_COOLDOWN_S, unavailable_after_preemption
@@ -38,6 +40,17 @@ def test_launch_refused__waits_when_every_offer_is_refused() -> None:
     assert driver.wake_at <= driver.now + 100
     driver.tick(driver.wake_at - driver.now)
     assert driver.actions_of(actions.Launch)
+
+
+@pytest.mark.parametrize("may_exist", [True, False])
+def test_launch_refused__ends_the_task_if_it_is_final(may_exist: bool) -> None:
+    driver = new_job().running().send(events.MachinesDescribed(0, 1, {0: Reason.MACHINE_CRASHED}))
+    while not driver.actions_of(actions.Launch):
+        driver.tick(60)
+    lost = UnavailableOffer("local", driver.now, FaultKind.GIVE_UP, driver.now, message="its disk is lost")
+    driver.send(events.LaunchRefused(0, 2, lost, may_exist, is_final=True))
+    assert (driver.task.outcome, driver.task.message) == (Reason.PRECHECKS_FAILED, "its disk is lost")
+    assert not driver.actions_of(actions.Launch)
 
 
 def test_place__fails_job_if_no_offer_can_fit() -> None:

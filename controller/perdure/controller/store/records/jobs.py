@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Connection, bindparam, exists, insert, or_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, Engine, bindparam, exists, insert, or_, select, update
 
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store import codec
 from perdure.controller.store.engine.batch_writer import WriteBatch
 from perdure.controller.store.engine.rows import as_dicts
@@ -370,3 +371,13 @@ def filter_live(conn: Connection, keys: Collection[tuple[int, int, int]]) -> set
         rows = conn.execute(_LIVE_OF_JOBS, {"job_ids": ids[start : start + _BATCH_SIZE]})
         live.update((row.job_id, row.task_index, row.generation) for row in rows)
     return live & set(keys)
+
+
+def live_reader(database: Engine) -> Callable[[Collection[AttemptKey]], Collection[AttemptKey]]:
+    """`filter_live` with a connection of its own."""
+
+    def read(keys: Collection[AttemptKey]) -> Collection[AttemptKey]:
+        with database.connect() as conn:
+            return filter_live(conn, keys)
+
+    return read

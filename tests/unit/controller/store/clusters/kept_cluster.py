@@ -54,7 +54,7 @@ class KeptCluster:
         self.world.run(self.jobs[-1], self.generation, self.nodes)
         return self.jobs[-1]
 
-    def begin_start(self) -> int:
+    def begin_start(self, *, recovers: bool = False) -> int:
         """Request a start, as `start` does in the cluster's own zone, without waiting until the machines run."""
         self.want("UP")
         zone = self.rows()[0].offer["zone"]
@@ -64,7 +64,7 @@ class KeptCluster:
                 spec={"host": True},
                 need=replace(ON_DEMAND, zone=zone),
                 job={"cluster_id": self.id, "idempotency_key": host_key(self.id, len(self.jobs) + 1)},
-                recovery=Recovery(recovers=False),
+                recovery=Recovery(recovers=recovers),
             )
         )
         return self.jobs[-1]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import insert
 
-from perdure.controller.clouds.base.protocol import Instance, InstanceState, LaunchRequest
+from perdure.controller.clouds.base.protocol import VISIBLE_WITHIN_S, Instance, InstanceState, LaunchRequest
 from perdure.controller.clouds.fake import FakeError
 from perdure.controller.execute.call_types import IntentOutcome
 from perdure.controller.execute.machine_ids import MachineIds
@@ -19,7 +19,7 @@ from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
 from perdure.controller.submit.cluster.discarded_disks import discard_disks
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery import events
-from perdure.recovery.job import Recovery
+from perdure.recovery.job import Recovery, Timeouts
 from perdure.recovery.statuses import NodePhase
 from unit.controller.store.clusters.kept_cluster import HOUR_S, ON_DEMAND, KeptCluster
 from unit.controller.world import World
@@ -60,13 +60,51 @@ def test_start__says_which_disk_is_lost_and_keeps_the_others(world: World) -> No
     assert world.cloud.calls["launch"] == 1, "nobody has asked for other machines"
 
 
+@pytest.fixture
+def recovering(world: World) -> KeptCluster:
+    """Two machines that were stopped, and started again for a job that recovers."""
+    world.timeouts = Timeouts(drain_timeout_s=600.0)
+    cluster = KeptCluster(world, nodes=2)
+    cluster.start()
+    cluster.stop()
+    cluster.begin_start(recovers=True)
+    world.run(cluster.jobs[-1], 1, 2)
+    return cluster
+
+
+def test_recovery__ends_if_a_disk_is_lost(recovering: KeptCluster) -> None:
+    world, job = recovering.world, recovering.jobs[-1]
+    first, second = sorted(recovering.machines())
+    world.cloud.crash(second)
+    world.deliver(job, events.NodeDisconnected(0, 1, 1))
+    world.report(job, NodePhase.ENDED, interrupted=True)
+    world.pass_time(120)
+    assert world.job(job)["status"] == "FAILED_PRECHECKS"
+    assert f"{second} (node 1)" in world.job(job)["message"]
+    assert "1 other disk is kept: `perdure start job --discard-disks`" in world.job(job)["message"]
+    assert world.view(job).is_finalized
+    assert recovering.machines() == {first: InstanceState.STOPPED}
+    assert world.cloud.calls["launch"] == 1
+
+
+def test_recovery__leaves_the_other_machines_their_time_to_save(recovering: KeptCluster) -> None:
+    world, job = recovering.world, recovering.jobs[-1]
+    first, second = sorted(recovering.machines())
+    world.cloud.crash(second)
+    world.deliver(job, events.NodeDisconnected(0, 1, 1))
+    world.pass_time(90)
+    assert [one.generation for one in world.view(job).tasks[0].attempts] == [1, 2]
+    assert recovering.machines() == {first: InstanceState.RUNNING}, "its node has not ended"
+    assert world.timeline(job, "launch.retry") == []
+
+
 def test_start__after_the_only_disk_was_lost_is_on_another_machine(cluster: KeptCluster) -> None:
     cluster.start()
     (id,) = cluster.machines()
     cluster.stop()
     cluster.world.cloud.crash(id)
     job = cluster.begin_start()
-    cluster.world.pass_time(30)
+    cluster.world.pass_time(VISIBLE_WITHIN_S + 30)
     assert "The next `perdure start job` is on new machines" in cluster.world.job(job)["message"]
     cluster.start()
     assert id not in cluster.machines()
