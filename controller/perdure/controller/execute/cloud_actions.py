@@ -79,7 +79,8 @@ class CloudActions:
     fingerprint: str | None = None  # of the TLS certificate that nodes pin
     speed: float = 1.0  # of `clock`, relative to real time, in which clouds live
     max_machines: Mapping[str, int] = field(default_factory=dict)  # by cloud; wider launches are refused
-    rescue_of: Callable[[int], HomeRescue | None] = lambda _cluster: None  # of a cluster's homes, if it was begun
+    #: The rescue of a cluster's homes, if it was begun, by cluster, job and generation.
+    rescue_of: Callable[[int, int, int], HomeRescue | None] = lambda _cluster, _job, _generation: None
     #: Those of the attempts that are not GONE.
     live: Callable[[Collection[AttemptKey]], Collection[AttemptKey]] = lambda _keys: ()
     console: ConsoleRecorder | None = None  # of machines that never called

@@ -49,7 +49,7 @@ class StoppedMachines:
 
     clock: Clock
     speed: float  # of `clock`, relative to real time, in which clouds live
-    rescue_of: Callable[[int], HomeRescue | None]
+    rescue_of: Callable[[int, int, int], HomeRescue | None]
     live: Callable[[Collection[AttemptKey]], Collection[AttemptKey]]
 
     def start(
@@ -145,7 +145,7 @@ class StoppedMachines:
 
     def _rescue_homes(self, intent: Intent, num_nodes: int, why: str) -> RetryLater | str:
         """Have the machines, whose disks cannot be kept, save their homes. Returns why they may be ended then."""
-        rescue = self.rescue_of(intent.request["cluster_id"])
+        rescue = self.rescue_of(intent.request["cluster_id"], intent.job_id, intent.generation)
         if rescue is None:
             text = f"{why}; the home folders are saved to a bucket before the machines end"
             return RetryLater(_RESCUE_POLL_S, text, disks=StopRefused(intent.job_id, intent.generation, num_nodes))

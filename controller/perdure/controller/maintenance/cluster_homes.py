@@ -21,12 +21,13 @@ from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.execute.unneeded_resources import UnneededResources
 from perdure.controller.runtime.clock import Clock
 from perdure.controller.runtime.failpoints import failpoint
-from perdure.controller.store.clusters import cluster_disks, cluster_homes
+from perdure.controller.store.clusters import cluster_disks, cluster_homes, home_rescues
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_S = 2.0
 _RETRY_S = 600.0
+_RESCUE_RETRY_S = 20.0  # machines that are paid for wait for it
 _STORE_OF_CLOUD = {"local": "local", "aws": "s3", "gcp": "gcs", "azure": "azure"}
 _HERE = "local"  # the cloud, and the store that only its machines can reach
 
@@ -55,10 +56,15 @@ class ClusterHomes:
         with self.database.connect() as conn:
             missing, unneeded = cluster_homes.missing(conn, now - _RETRY_S), cluster_homes.unneeded(conn)
             missing = [row for row in missing if not cluster_disks.keeps_disks(conn, row.job_id, row.generation)]
-            missing += cluster_homes.missing_for_rescues(conn, now - _RETRY_S)
-        for row in missing:
+            rescued = cluster_homes.missing_for_rescues(conn, now - _RESCUE_RETRY_S)
+        for row in (*missing, *rescued):
             if (store := self._store_for(row.cloud)) is not None:
                 self._create(row.cluster_id, store, now)
+            elif row in rescued:
+                with self.database.begin() as conn:
+                    home_rescues.fail(
+                        conn, row.cluster_id, f"no object store is set up that machines of {row.cloud} reach"
+                    )
         for row in unneeded:
             self._remove(row.cluster_id, row.store, row.bucket)
 

@@ -115,28 +115,68 @@ def test_home__has_a_bucket_once_the_cloud_does_not_stop_the_machines(database: 
     installation.homes.tick()
     assert installation.stores["s3"].buckets == {installation.bucket}
     with database.connect() as conn:
-        rescue = home_rescues.of_cluster(conn, installation.cluster)
+        rescue = home_rescues.of_attempt(conn, installation.cluster, installation.host, 1)
     assert rescue is not None
     assert rescue.outcome(installation.clock.now()) is None
     installation.end()
     with database.connect() as conn:
-        rescue = home_rescues.of_cluster(conn, installation.cluster)
+        rescue = home_rescues.of_attempt(conn, installation.cluster, installation.host, 1)
     assert rescue is not None
     assert rescue.outcome(installation.clock.now()) == "the cluster is down"
 
 
-def test_rescue__ends_if_the_bucket_cannot_be_had(database: Engine) -> None:
-    installation = Installation(database, "aws")
-    with database.begin() as conn:
+def begin_rescue(installation: Installation) -> None:
+    with installation.database.begin() as conn:
+        conn.execute(update(Cluster).values(wanted="STOPPED"))
         home_rescues.begin(conn, installation.cluster, installation.host, 1, 1, installation.clock.now())
+
+
+def outcome(installation: Installation) -> str | None:
+    with installation.database.connect() as conn:
+        rescue = home_rescues.of_attempt(conn, installation.cluster, installation.host, 1)
+    assert rescue is not None
+    return rescue.outcome(installation.clock.now())
+
+
+def test_rescue__tries_to_have_the_bucket_again_and_again(database: Engine) -> None:
+    installation = Installation(database, "aws")
     installation.stores["s3"].fails = True
     installation.homes.tick()
-    with database.connect() as conn:
-        rescue = home_rescues.of_cluster(conn, installation.cluster)
-    assert rescue is not None
-    outcome = rescue.outcome(installation.clock.now())
-    assert outcome is not None
-    assert outcome.startswith("no home folder was saved, either: bucket")
+    installation.clock.advance(100.0)
+    begin_rescue(installation)
+    assert outcome(installation) is None
+    installation.homes.tick()
+    assert outcome(installation) is None
+    installation.stores["s3"].fails = False
+    installation.clock.advance(30.0)
+    installation.homes.tick()
+    assert installation.row.is_ready
+
+
+@pytest.mark.parametrize("tried_in_time", [True, False])
+def test_rescue__ends_if_the_bucket_cannot_be_had(database: Engine, tried_in_time: bool) -> None:
+    installation = Installation(database, "aws")
+    installation.stores["s3"].fails = True
+    installation.homes.tick()
+    installation.clock.advance(100.0)
+    begin_rescue(installation)
+    installation.clock.advance(home_rescues.LIMIT_S)
+    if tried_in_time:
+        installation.homes.tick()
+    ended = outcome(installation)
+    assert ended is not None
+    assert ended.startswith("0 of 1 home folders were saved within 15 minutes")
+    assert ("AccessDenied" in ended) is tried_in_time
+
+
+def test_rescue__ends_at_once_without_a_store(database: Engine) -> None:
+    installation = Installation(database, "gcp")
+    begin_rescue(installation)
+    installation.homes.tick()
+    ended = outcome(installation)
+    assert ended is not None
+    assert "0 of 1 home folders were saved" in ended
+    assert "no object store is set up that machines of gcp reach" in ended
 
 
 def test_store_that_fails__is_reported_and_tried_again_later(database: Engine) -> None:

@@ -78,7 +78,7 @@ def missing_for_rescues(conn: Connection, tried_before: float) -> list[Row[Any]]
         select(Cluster.c.id.label("cluster_id"), Attempt.c.offer["cloud"].as_string().label("cloud"))
         .join(Rescue, Rescue.c.cluster_id == Cluster.c.id)
         .join(Attempt, of_attempt)
-        .where(Cluster.c.wanted != DOWN, ~is_recent)
+        .where(Cluster.c.wanted != DOWN, Attempt.c.state != AttemptState.GONE.value, ~is_recent)
     )
     return list({row.cluster_id: row for row in conn.execute(query)}.values())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, Engine, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, delete, or_, select, update
 
 from perdure.controller.store.clusters.cluster_homes import Home, Rescue
 from perdure.controller.store.engine.database import insert_into
@@ -29,7 +29,7 @@ class HomeRescue:
     saved: Collection[int]
     problems: Sequence[str]
     bucket: str
-    bucket_problem: str  # why there is no bucket
+    bucket_problem: str  # why there is no bucket yet, if one was tried since then
     is_needed: bool  # the cluster is not down
 
     def outcome(self, now: float) -> str | None:
@@ -39,17 +39,21 @@ class HomeRescue:
         count, of_all = len(self.saved), f"of {self.num_nodes} home folders"
         if count == self.num_nodes:
             return f"the home folders were saved to {self.bucket}"
-        if self.bucket_problem:
-            return f"no home folder was saved, either: {self.bucket_problem}"
         if count + len(self.problems) == self.num_nodes:
-            return f"{count} {of_all} were saved to {self.bucket}: {'; '.join(self.problems)}"
+            return f"{count} {of_all} were saved to {self.bucket}: {'; '.join(dict.fromkeys(self.problems))}"
         if now - self.begun_at >= LIMIT_S:
-            return f"{count} {of_all} were saved within {LIMIT_S / 60:g} minutes"
+            why = f": {self.bucket_problem}" if self.bucket_problem else ""
+            return f"{count} {of_all} were saved within {LIMIT_S / 60:g} minutes{why}"
         return None
 
 
 def begin(conn: Connection, cluster_id: int, job_id: int, generation: int, num_nodes: int, now: float) -> None:
-    """Record that the homes of an attempt's machines must be saved. Repeating it changes nothing."""
+    """Record that the homes of an attempt's machines must be saved. Repeating it changes nothing.
+
+    Rows of another attempt are replaced: a controller of an older version has ended its machines, and left them.
+    """
+    is_other = or_(Rescue.c.job_id != job_id, Rescue.c.generation != generation)
+    conn.execute(delete(Rescue).where(Rescue.c.cluster_id == cluster_id, is_other))
     rows = [
         {"cluster_id": cluster_id, "rank": rank, "job_id": job_id, "generation": generation, "begun_at": now}
         for rank in range(num_nodes)
@@ -57,14 +61,21 @@ def begin(conn: Connection, cluster_id: int, job_id: int, generation: int, num_n
     conn.execute(insert_into(conn, Rescue).on_conflict_do_nothing(), rows)
 
 
+def fail(conn: Connection, cluster_id: int, problem: str) -> None:
+    """Record why no home of a cluster can be saved."""
+    is_open = (Rescue.c.saved_at.is_(None), Rescue.c.problem == "")
+    conn.execute(update(Rescue).where(Rescue.c.cluster_id == cluster_id, *is_open).values(problem=problem))
+
+
 def end(conn: Connection, cluster_id: int) -> None:
     """The machines are gone."""
     conn.execute(delete(Rescue).where(Rescue.c.cluster_id == cluster_id))
 
 
-def of_cluster(conn: Connection, cluster_id: int) -> HomeRescue | None:
-    """The rescue that was begun, if one was."""
-    rows = list(conn.execute(select(Rescue).where(Rescue.c.cluster_id == cluster_id).order_by(Rescue.c.rank)))
+def of_attempt(conn: Connection, cluster_id: int, job_id: int, generation: int) -> HomeRescue | None:
+    """The rescue of the homes of an attempt's machines, if it was begun."""
+    is_its = (Rescue.c.cluster_id == cluster_id, Rescue.c.job_id == job_id, Rescue.c.generation == generation)
+    rows = list(conn.execute(select(Rescue).where(*is_its).order_by(Rescue.c.rank)))
     if not rows:
         return None
     home = conn.execute(select(Home).where(Home.c.cluster_id == cluster_id, Home.c.removed_at.is_(None))).first()
@@ -75,17 +86,17 @@ def of_cluster(conn: Connection, cluster_id: int) -> HomeRescue | None:
         saved=[row.rank for row in rows if row.saved_at is not None],
         problems=[row.problem for row in rows if row.problem],
         bucket=f"bucket {home.bucket} ({home.store})" if home else "a bucket",
-        bucket_problem=home.problem if home else "",
+        bucket_problem=home.problem if home and home.tried_at >= rows[0].begun_at else "",
         is_needed=wanted not in (None, DOWN),
     )
 
 
-def reader(database: Engine) -> Callable[[int], HomeRescue | None]:
-    """`of_cluster` with a connection of its own: a function of the id of a cluster."""
+def reader(database: Engine) -> Callable[[int, int, int], HomeRescue | None]:
+    """`of_attempt` with a connection of its own."""
 
-    def read(cluster_id: int) -> HomeRescue | None:
+    def read(cluster_id: int, job_id: int, generation: int) -> HomeRescue | None:
         with database.connect() as conn:
-            return of_cluster(conn, cluster_id)
+            return of_attempt(conn, cluster_id, job_id, generation)
 
     return read
 

@@ -194,7 +194,21 @@ def test_stop__that_the_cloud_refuses_ends_the_machines_once_their_homes_are_sav
     assert code in entry["message"]
     assert "the home folders were saved to" in entry["message"]
     with cluster.world.database.connect() as conn:
-        assert home_rescues.of_cluster(conn, cluster.id) is None
+        assert home_rescues.of_attempt(conn, cluster.id, job, 1) is None
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_stop__that_the_cloud_refuses_is_not_over_because_an_earlier_one_was(cluster: KeptCluster, saved: bool) -> None:
+    """A controller that does not know these rows has ended the machines of that attempt."""
+    with cluster.world.database.begin() as conn:
+        home_rescues.begin(conn, cluster.id, 99, 1, 1, cluster.world.clock.now() - 5000)
+        if saved:
+            home_rescues.report(conn, ((99, 0, 1), 0), "", 0.0)
+    job = refuse_stop(cluster, "BadRequest")
+    cluster.world.pass_time(30)
+    assert list(cluster.machines().values()) == [InstanceState.RUNNING]
+    with cluster.world.database.connect() as conn:
+        assert home_rescues.is_asked(conn, ((job, 0, 1), 0))
 
 
 def test_stop__that_the_cloud_refuses_ends_silent_machines_after_a_while(cluster: KeptCluster) -> None:
@@ -213,13 +227,13 @@ def test_stop__that_the_cloud_refuses_is_over_when_the_cluster_is_down(cluster: 
 
 
 def test_stop__that_the_cloud_refuses_for_a_while_keeps_the_disk(cluster: KeptCluster) -> None:
-    refuse_stop(cluster, "BadRequest")
+    job = refuse_stop(cluster, "BadRequest")
     (id,) = cluster.machines()
     cluster.world.cloud.faults.stop_error = None
     cluster.world.pass_time(60)
     assert cluster.machines() == {id: InstanceState.STOPPED}
     with cluster.world.database.connect() as conn:
-        assert home_rescues.of_cluster(conn, cluster.id) is None
+        assert home_rescues.of_attempt(conn, cluster.id, job, 1) is None
 
 
 def test_stop__that_the_cloud_throttles_is_repeated(cluster: KeptCluster) -> None:
