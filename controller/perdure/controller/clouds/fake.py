@@ -61,6 +61,7 @@ class Faults:
     #: For each of the next calls of `start`, how many machines start before the connection breaks.
     broken_starts: list[int] = field(default_factory=list)
     stop_error: str | None = None  # the code with which every call of `stop` fails
+    off_is_billed: bool = False  # a machine that powers itself off is ENDING until it is stopped, as on Azure
     forgotten_after_s: float = 3600.0  # how long a machine is described after its end
     unusable: str | None = None
     silent_regions: set[str] = field(default_factory=set)  # whose machines cannot be listed
@@ -91,6 +92,7 @@ class _Machine:
     gone_reason: Reason | None = None
     is_terminating: bool = False
     is_forgotten: bool = False
+    is_off: bool = False  # it has powered itself off, and is not stopped
     stopped_at: float = float("inf")  # from when on it is stopped
     past: list[Charge] = field(default_factory=list)  # of the times before it was stopped
 
@@ -236,7 +238,9 @@ class FakeCloud:
         """The machine powers itself off: its disk is kept if it was launched so."""
         with self._lock:
             machine = self._machines[instance_id]
-            if machine.request.keeps_disks:
+            if self.faults.off_is_billed:
+                machine.is_off = True
+            elif machine.request.keeps_disks:
                 machine.turn_off(self._clock.now())
             else:
                 machine.end(self._clock.now(), Reason.MACHINE_STOPPED)
@@ -295,6 +299,7 @@ class FakeCloud:
     def _restart(self, machine: _Machine, request: LaunchRequest) -> None:
         machine.past.append(self._charge(machine))
         machine.request, machine.launched_at, machine.stopped_at = request, self._clock.now(), float("inf")
+        machine.is_off = False
 
     def _start(self, id: str, rank: int, request: LaunchRequest) -> None:
         high, low = divmod(len(self._machines), 254)
@@ -334,7 +339,7 @@ class FakeCloud:
             return InstanceState.GONE
         if self._is_stopped(machine) and not machine.is_terminating:
             return InstanceState.STOPPED
-        if machine.is_terminating or machine.stopped_at < float("inf"):
+        if machine.is_terminating or machine.is_off or machine.stopped_at < float("inf"):
             return InstanceState.ENDING
         is_booting = self._clock.now() < machine.launched_at + self.faults.boot_s
         return InstanceState.PENDING if is_booting else InstanceState.RUNNING

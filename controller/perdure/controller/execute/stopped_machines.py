@@ -37,6 +37,9 @@ log = structlog.get_logger(__name__)
 
 # Between two looks at machines that are to be started again, and are still stopping.
 _STOPPING_POLL_S = 0.5
+# Machines that are stopping for longer are asked once more to stop.
+_STOPPING_S = 60.0
+_OFF_POLL_S = 5.0
 # For so long a cloud may refuse to stop machines before they are ended, with their disks: they would run for ever.
 _STOP_REFUSED_S = 60.0
 _RESCUE_POLL_S = 5.0
@@ -88,8 +91,13 @@ class StoppedMachines:
         """
         # An earlier try may have started them, which the cloud may show late.
         is_settled = not tries or self.clock.now() - intent.created_at > VISIBLE_WITHIN_S * self.speed
-        live = self.live({attempt_of(one) for one in busy})
-        running = sorted(one.id for one in busy if one.state in _ON and attempt_of(one) not in live)
+        live, age_s = self.live({attempt_of(one) for one in busy}), self.clock.now() - intent.created_at
+        idle = [one for one in busy if attempt_of(one) not in live]
+        running = sorted(one.id for one in idle if one.state in _ON)
+        if idle and not running and age_s > _STOPPING_S * self.speed and isinstance(cloud, Stoppable):
+            # On Azure, a machine whose guest was shut down is billed, and cannot be started, until it is deallocated.
+            cloud.stop(request.offer.region, [one.id for one in idle])
+            return RetryLater(_OFF_POLL_S)
         if not running or not is_settled or not isinstance(cloud, Stoppable):
             return RetryLater(_STOPPING_POLL_S, attempted=False)
         log.warning("disks.in_use", cloud=cloud.name, job=request.owner.job_id, instances=running)
@@ -137,7 +145,8 @@ class StoppedMachines:
             fault = cloud.classify(error)
             is_overdue = self.clock.now() - intent.created_at > _STOP_REFUSED_S * self.speed
             is_definite = fault.kind not in (FaultKind.AMBIGUOUS, FaultKind.RETRY_LATER)
-            if not (is_definite and is_overdue and any(one.state in _ON for one in there)):
+            # A guest that has powered itself off is ENDING on Azure, and billed, until it is deallocated.
+            if not (is_definite and is_overdue and any(one.state is not InstanceState.STOPPED for one in there)):
                 raise
             why = f"no disk is kept, because {cloud.name} does not stop the machines: {fault.code}: {fault.message}"
             return self._rescue_homes(intent, len(ids), why)

@@ -90,8 +90,9 @@ class OrphanSweep:
 
         At the second sweep only, and if the cloud still says so when asked for the machine alone: one that was started
         for an attempt shows its new owner late, and later in lists.
+        Also those that are off and not STOPPED: Azure bills them until they are deallocated.
         """
-        on = {(cloud.name, i.id): i for i in listed if i.state in (InstanceState.PENDING, InstanceState.RUNNING)}
+        on = {(cloud.name, i.id): i for i in listed if i.state not in (InstanceState.STOPPED, InstanceState.GONE)}
         known = {key for key in self._idle if key[0] == cloud.name}
         self._idle.difference_update(known)
         self._idle.update(on)

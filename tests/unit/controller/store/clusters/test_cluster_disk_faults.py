@@ -12,7 +12,6 @@ from perdure.controller.clouds.base.protocol import VISIBLE_WITHIN_S, Instance, 
 from perdure.controller.clouds.fake import FakeError
 from perdure.controller.execute.call_types import IntentOutcome
 from perdure.controller.execute.machine_ids import MachineIds
-from perdure.controller.store.clusters import home_rescues
 from perdure.controller.store.records import job_claims
 from perdure.controller.store.records.clusters import host_key
 from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
@@ -162,88 +161,25 @@ def test_stop__keeps_no_disks_while_a_controller_lives_that_would_end_them(
     assert list(cluster.machines().values()) == ([InstanceState.STOPPED] if keeps else [])
 
 
-REFUSED = pytest.mark.parametrize("code", ["BadCredentials", "BadRequest"])
-
-
-def refuse_stop(cluster: KeptCluster, code: str) -> int:
-    """Stop a cluster whose cloud refuses that for long."""
-    job = cluster.start()
-    cluster.world.cloud.faults.stop_error = code
+def test_kept_machine__that_is_off_and_billed_is_stopped_and_started(cluster: KeptCluster) -> None:
+    """Somebody has started it in the cloud's console, and has shut it down from within."""
+    world, cloud = cluster.world, cluster.world.cloud
+    cluster.start()
+    (machine,) = cloud.list_owned("test")
     cluster.stop()
-    assert list(cluster.machines().values()) == [InstanceState.RUNNING], "it may be refused for a moment only"
-    cluster.world.pass_time(90)
-    return job
-
-
-@REFUSED
-def test_stop__that_the_cloud_refuses_ends_the_machines_once_their_homes_are_saved(
-    cluster: KeptCluster, code: str
-) -> None:
-    job = refuse_stop(cluster, code)
-    (id,) = cluster.machines()
-    cluster.world.pass_time(120)
-    assert cluster.machines() == {id: InstanceState.RUNNING}, "its home is on it"
-    place = ((job, 0, 1), 0)
-    with cluster.world.database.begin() as conn:
-        assert home_rescues.is_asked(conn, place)
-        home_rescues.report(conn, place, "", cluster.world.clock.now())
-        assert not home_rescues.is_asked(conn, place)
-    cluster.world.pass_time(30)
-    assert (cluster.machines(), cluster.rows()) == ({}, [])
-    (entry,) = cluster.world.timeline(job, "disks.lost")
-    assert code in entry["message"]
-    assert "the home folders were saved to" in entry["message"]
-    with cluster.world.database.connect() as conn:
-        assert home_rescues.of_attempt(conn, cluster.id, job, 1) is None
-
-
-@pytest.mark.parametrize("saved", [True, False])
-def test_stop__that_the_cloud_refuses_is_not_over_because_an_earlier_one_was(cluster: KeptCluster, saved: bool) -> None:
-    """A controller that does not know these rows has ended the machines of that attempt."""
-    with cluster.world.database.begin() as conn:
-        home_rescues.begin(conn, cluster.id, 99, 1, 1, cluster.world.clock.now() - 5000)
-        if saved:
-            home_rescues.report(conn, ((99, 0, 1), 0), "", 0.0)
-    job = refuse_stop(cluster, "BadRequest")
-    cluster.world.pass_time(30)
-    assert list(cluster.machines().values()) == [InstanceState.RUNNING]
-    with cluster.world.database.connect() as conn:
-        assert home_rescues.is_asked(conn, ((job, 0, 1), 0))
-
-
-def test_stop__that_the_cloud_refuses_ends_silent_machines_after_a_while(cluster: KeptCluster) -> None:
-    job = refuse_stop(cluster, "BadRequest")
-    cluster.world.pass_time(home_rescues.LIMIT_S + 60, step_s=10)
-    assert cluster.machines() == {}
-    (entry,) = cluster.world.timeline(job, "disks.lost")
-    assert "0 of 1 home folders were saved within 15 minutes" in entry["message"]
-
-
-def test_stop__that_the_cloud_refuses_is_over_when_the_cluster_is_down(cluster: KeptCluster) -> None:
-    refuse_stop(cluster, "BadRequest")
-    cluster.want("DOWN")
-    cluster.world.pass_time(30)
-    assert cluster.machines() == {}
-
-
-def test_stop__that_the_cloud_refuses_for_a_while_keeps_the_disk(cluster: KeptCluster) -> None:
-    job = refuse_stop(cluster, "BadRequest")
-    (id,) = cluster.machines()
-    cluster.world.cloud.faults.stop_error = None
-    cluster.world.pass_time(60)
-    assert cluster.machines() == {id: InstanceState.STOPPED}
-    with cluster.world.database.connect() as conn:
-        assert home_rescues.of_attempt(conn, cluster.id, job, 1) is None
-
-
-def test_stop__that_the_cloud_throttles_is_repeated(cluster: KeptCluster) -> None:
-    refuse_stop(cluster, "Throttled")
-    (id,) = cluster.machines()
-    cluster.world.pass_time(180)
-    assert cluster.machines() == {id: InstanceState.RUNNING}
-    cluster.world.cloud.faults.stop_error = None
-    cluster.world.pass_time(60)
-    assert cluster.machines() == {id: InstanceState.STOPPED}
+    cloud.faults.off_is_billed = True
+    cloud.start(cloud._machines[machine.id].request, [machine.id])
+    cloud.power_off(machine.id)
+    for _ in range(2):
+        assert cluster.machines() == {machine.id: InstanceState.ENDING}
+        cluster.sweep.run()
+    assert cluster.machines() == {machine.id: InstanceState.STOPPED}
+    cloud.start(cloud._machines[machine.id].request, [machine.id])
+    cloud.power_off(machine.id)
+    job = cluster.begin_start()
+    world.pass_time(90)
+    assert cluster.machines() == {machine.id: InstanceState.RUNNING}
+    assert {one.owner.job_id for one in cloud.list_owned("test")} == {job}
 
 
 def test_end_of_an_attempt__leaves_the_machines_that_another_one_has_started(cluster: KeptCluster) -> None:
