@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from perdure.cli.clusters.output import message_option, print_clusters, print_json
+from perdure.cli.clusters.output import message_option, names_of, names_with_disks, print_clusters, print_json
 from perdure.cli.completion import suggestions
 from perdure.cli.errors import EXIT_WRONG_INPUT, Failure, warn
 from perdure.cli.output.confirm import confirm, require_terminal_or_yes
@@ -193,8 +193,8 @@ def start(
             clusters.autostop(name, idle_minutes, wait_for, is_down, idle_below=idle_below, client=client)
         return clusters.start(name, discard_disks=discard_disks, client=client)
 
-    words = Words("Start", "Starting", "started")
-    _each(names, everything or all_users, yes, asynchronous, words, begin, output)
+    words, in_words = Words("Start", "Starting", "started"), names_with_disks if discard_disks else names_of
+    _each(names, everything or all_users, yes, asynchronous, words, begin, output, in_words)
 
 
 @click.command(
@@ -353,8 +353,9 @@ def _each(
     words: Words,
     call: Callable[..., Any],
     output: str,
+    in_words: Callable[[Sequence[api_types.Cluster]], str] = names_of,
 ) -> None:
-    """Do something to each of the clusters, and wait until it is done."""
+    """Do something to each of the clusters, and wait until it is done. `in_words`: the clusters, in the question."""
     from perdure.cli.client import connect
     from perdure.cli.clusters.names import require, update_ssh_hosts
     from perdure.sdk import clusters
@@ -364,8 +365,9 @@ def _each(
     chosen = require(names, client, everything=everything)
     if not chosen:
         return print_json([]) if output == "json" else click.echo("No existing clusters.")
-    ids = [one["cluster_id"] for one in clusters.clusters(chosen, client=client)]
-    confirm(f"{words.verb} {', '.join(chosen)}?", yes=yes)
+    before = clusters.clusters(chosen, client=client)
+    ids = [one["cluster_id"] for one in before]
+    confirm(f"{words.verb} {in_words(before)}?", yes=yes)
     requests = [(name, call(name, client=client)) for name in chosen]
     for name, request in requests:
         if not asynchronous:

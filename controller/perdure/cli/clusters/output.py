@@ -13,7 +13,7 @@ After an error, stdout is empty, and the exit code and stderr are those of the c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,3 +52,15 @@ def print_clusters(client: Client, ids: Collection[int]) -> None:
 
 def by_id(client: Client, cluster_id: int) -> api_types.Cluster:
     return client.call(api_types.Cluster, "GET", f"/cluster-ids/{cluster_id}")
+
+
+def names_of(clusters: Sequence[api_types.Cluster]) -> str:
+    """The clusters, in a question."""
+    return ", ".join(one["name"] for one in clusters)
+
+
+def names_with_disks(clusters: Sequence[api_types.Cluster]) -> str:
+    """`names_of`, with the disks that would be deleted."""
+    count = sum(one["kept_disks"] for one in clusters)
+    disks = f" on new machines, and delete {count} kept disk{'' if count == 1 else 's'}" if count else ""
+    return names_of(clusters) + disks

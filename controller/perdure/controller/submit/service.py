@@ -28,6 +28,7 @@ from perdure.controller.store.records.clusters import UP
 from perdure.controller.store.records.job_claims import Claim, find_claim
 from perdure.controller.store.records.jobs import Batch
 from perdure.controller.submit.cluster.cluster_tasks import OnCluster
+from perdure.controller.submit.cluster.discarded_disks import discard
 from perdure.controller.submit.compiler import CompiledJob, Compiler, upload_digests
 from perdure.controller.submit.errors import RequestRejected, Superseded
 from perdure.controller.submit.job_count import job_count
@@ -326,6 +327,8 @@ def _enter(conn: Connection, cluster: OnCluster) -> int | None:
         row = clusters.lock(conn, cluster.cluster_id)
         if row is None or (row.wanted, row.starts) != (UP, cluster.starts):
             raise Superseded(f"the cluster {cluster.name} was changed meanwhile", fix="try again", status=409)
+        if cluster.discards_disks:
+            discard(conn, cluster.cluster_id)
         return None
     number, wanted = clusters.take_number(conn, cluster.cluster_id)
     if cluster.needs_up and wanted != UP:

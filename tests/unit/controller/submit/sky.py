@@ -83,6 +83,10 @@ class Sky:
             row = conn.execute(select(Task.c.spec, Task.c.secrets).where(Task.c.job_id == job_id)).one()
         return row.spec, row.secrets
 
+    def requirements(self, job_id: int) -> list[Any]:
+        with self.daemon.database.connect() as conn:
+            return list(conn.execute(select(Task.c.requirements).where(Task.c.job_id == job_id)).scalar_one())
+
     def limit_s(self, job_id: int) -> Any:
         return self.spec(job_id)[0]["slot"]["limit_s"]
 

@@ -53,6 +53,7 @@ class OnCluster:
     recovers: bool = False  # of the job that holds the machines
     starts: int = 0  # of the job that holds the machines: the start of the cluster that it belongs to
     kept_offer: Mapping[str, Any] | None = None  # of the job that holds the machines: that of the disks it has kept
+    discards_disks: bool = False  # of the job that holds the machines: the disks that are kept are deleted
     demand: Demand = field(default_factory=Demand)  # of a job
     limit_s: float | None = None  # how long a job may run
     needs_up: bool = False  # whether a job is rejected if the cluster is stopped or down

@@ -34,7 +34,7 @@ from perdure.controller.submit.cluster.cluster_tasks import (
     unchanged_warnings,
     with_secrets,
 )
-from perdure.controller.submit.cluster.discarded_disks import discard_disks
+from perdure.controller.submit.cluster.discarded_disks import require_unused
 from perdure.controller.submit.cluster.requests import (
     LaunchOptions,
     OfCluster,
@@ -173,10 +173,10 @@ class ClusterService:
             ) from error
         return self.get(name)
 
-    def ensure_host(self, cluster_id: int, by: Requester | None = None) -> tuple[str, ...]:
-        """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before. `by`: who
-        requests it; None: the controller itself. While the machines are still being stopped, the upkeep does it later.
-        Returns warnings.
+    def ensure_host(self, cluster_id: int, by: Requester | None = None, *, discards: bool = False) -> tuple[str, ...]:
+        """Submit the job that holds the machines of a cluster that is wanted, unless it was submitted before. `by`:
+        who requests it; None: the controller itself. `discards`: the kept disks. While the machines are still being
+        stopped, the upkeep does it later. Returns warnings.
 
         Raises RequestRejected if no cloud can have such machines; then a new cluster is down again, and one that was
         started is stopped again.
@@ -188,14 +188,14 @@ class ClusterService:
             key = clusters.host_key(cluster_id, cluster.starts)
             if cluster_disks.is_ending(conn, cluster_id, key):
                 return ()
-            kept = cluster_disks.of_clusters(conn, [cluster_id]).get(cluster_id)
+            kept = None if discards else cluster_disks.of_clusters(conn, [cluster_id]).get(cluster_id)
         config = with_secrets(cluster.config, self.keyring.unseal(cluster.secrets))
         of_start = {
             "recovers": cluster.recover,
             "starts": cluster.starts,
             "kept_offer": kept[0].offer if kept else None,
         }
-        place = OnCluster(cluster_id, cluster.name, is_job=False, **of_start)
+        place = OnCluster(cluster_id, cluster.name, is_job=False, discards_disks=discards, **of_start)
         try:
             of, trusted = (by.of, by.may_run_callbacks) if by else (None, True)
             host = Submission(
@@ -277,9 +277,9 @@ class ClusterService:
         """Launch machines for a cluster that is stopped or has lost them. `discards_disks`: not those that it kept."""
         cluster = self.get(name, of)
         if discards_disks:
-            discard_disks(self.database, cluster)
+            require_unused(self.database, cluster)
         self._want_up(cluster.id)
-        self.ensure_host(cluster.id)
+        self.ensure_host(cluster.id, discards=discards_disks)
         return OfCluster(cluster.id, cluster.name)
 
     def _want_up(self, cluster_id: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Engine, Row
+from sqlalchemy import Connection, Engine, Row
 
 from perdure.controller.store.clusters import cluster_disks
 from perdure.controller.store.clusters.cluster_disks import DisksLost
@@ -13,11 +13,8 @@ from perdure.controller.store.records.clusters import UP
 from perdure.controller.submit.errors import RequestRejected
 
 
-def discard_disks(database: Engine, cluster: Row[Any]) -> None:
-    """Forget the machines that a cluster has kept: the sweep deletes them, with their disks. Nothing if it kept none.
-
-    Raises RequestRejected while they run, or are still being stopped.
-    """
+def require_unused(database: Engine, cluster: Row[Any]) -> None:
+    """Raises RequestRejected while the machines that a cluster has kept run, or are still being stopped."""
     with database.begin() as conn:
         row = clusters.lock(conn, cluster.id)
         host = clusters.hosts(conn, [cluster.id]).get(cluster.id)
@@ -28,4 +25,11 @@ def discard_disks(database: Engine, cluster: Row[Any]) -> None:
         if is_held and cluster_disks.is_ending(conn, cluster.id, host_key=""):
             text, fix = f"the machines of {cluster.name} are still being stopped", "try again when it is STOPPED"
             raise RequestRejected(text, where="discard_disks", fix=fix, status=409)
-        cluster_disks.record(conn, cluster.id, DisksLost(), now=0.0)
+
+
+def discard(conn: Connection, cluster_id: int) -> None:
+    """Forget the machines that a cluster has kept: the sweep deletes them, with their disks. Nothing if it kept none.
+
+    In the transaction that accepts the start on other machines: a start that is rejected deletes nothing.
+    """
+    cluster_disks.record(conn, cluster_id, DisksLost(), now=0.0)

@@ -15,7 +15,7 @@ from perdure.controller.execute.machine_ids import MachineIds
 from perdure.controller.store.records import job_claims
 from perdure.controller.store.records.clusters import host_key
 from perdure.controller.store.records.intents import UNSAVED, Intent, IntentKind
-from perdure.controller.submit.cluster.discarded_disks import discard_disks
+from perdure.controller.submit.cluster.discarded_disks import discard, require_unused
 from perdure.controller.submit.errors import RequestRejected
 from perdure.recovery import events
 from perdure.recovery.job import Recovery, Timeouts
@@ -114,7 +114,9 @@ def test_discarded_disks__are_deleted_by_the_sweep(cluster: KeptCluster) -> None
     cluster.start()
     (id,) = cluster.machines()
     cluster.stop()
-    discard_disks(cluster.world.database, cluster.row())
+    require_unused(cluster.world.database, cluster.row())
+    with cluster.world.database.begin() as conn:
+        discard(conn, cluster.id)
     cluster.start()
     for _ in range(3):
         cluster.sweep.run()
@@ -125,11 +127,11 @@ def test_discarded_disks__are_deleted_by_the_sweep(cluster: KeptCluster) -> None
 def test_discarded_disks__are_refused_while_they_are_in_use(cluster: KeptCluster) -> None:
     cluster.start()
     with pytest.raises(RequestRejected, match="dev has not stopped"):
-        discard_disks(cluster.world.database, cluster.row())
+        require_unused(cluster.world.database, cluster.row())
     cluster.want("STOPPED")
     cluster.world.deliver(cluster.jobs[-1], events.CancelRequested(60.0))
     with pytest.raises(RequestRejected, match="still being stopped"):
-        discard_disks(cluster.world.database, cluster.row())
+        require_unused(cluster.world.database, cluster.row())
 
 
 def test_stop__keeps_the_other_disks_if_a_machine_is_gone(world: World) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from perdure.controller.maintenance.cluster_upkeep import ClusterUpkeep
 from perdure.controller.runtime.clock import ManualClock
-from perdure.controller.store.clusters import idle_rules
+from perdure.controller.store.clusters import cluster_disks, idle_rules
 from perdure.controller.store.clusters.idle_rules import IdleRule, WaitFor
 from perdure.controller.store.queries import clusters as queries
 from perdure.controller.store.records import clusters
@@ -51,6 +51,36 @@ def test_start__launches_nothing_if_the_cluster_was_stopped_or_started_again_mea
 
     sky.meanwhile(stop_and_start).start(sky.name)
     assert (sky.cluster().wanted, sky.starts()) == ("UP", [1, 4])
+
+
+def _keep_disk(sky: Sky) -> None:
+    offer = {"cloud": "local", "region": "local", "zone": "local", "instance_type": "large", "market": "on-demand"}
+    offer |= {"price_per_hour": 0.0, "on_demand_price_per_hour": 0.0, "vcpus": 8, "memory_gib": 8, "accelerators": None}
+    with sky.daemon.database.begin() as conn:
+        cluster_disks.record(conn, sky.cluster().id, cluster_disks.KeptDisks(("i-1",), offer, 0.1), 0.0)
+
+
+def _kept(sky: Sky) -> list[str]:
+    with sky.daemon.database.connect() as conn:
+        rows = cluster_disks.of_clusters(conn, [sky.cluster().id]).get(sky.cluster().id, [])
+    return [row.instance_id for row in rows]
+
+
+def test_start__that_discards_disks_does_so_once_it_is_accepted(sky: Sky) -> None:
+    sky.launch()
+    sky.stop()
+    _keep_disk(sky)
+
+    def reject(_: Submission) -> Accepted:
+        raise RequestRejected("no cloud has such machines", status=429)
+
+    with pytest.raises(RequestRejected, match="no cloud has such machines"):
+        replace(sky.service, accept=reject).start(sky.name, discards_disks=True)
+    assert (_kept(sky), sky.cluster().wanted) == (["i-1"], "STOPPED")
+    sky.service.start(sky.name, discards_disks=True)
+    assert (_kept(sky), sky.cluster().wanted) == ([], "UP")
+    (requirement,) = sky.requirements(sky.hosts()[-1].id)
+    assert "instance_type" not in requirement or requirement["instance_type"] is None
 
 
 def test_start__after_a_host_that_never_ran_is_no_failure(sky: Sky) -> None:
