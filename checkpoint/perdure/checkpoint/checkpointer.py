@@ -53,7 +53,7 @@ from perdure.checkpoint.save.parts.split_writer import new_writer
 from perdure.checkpoint.save.parts.staging import Staging
 from perdure.checkpoint.save.retention.keep_rule import Keep, as_numbers, as_rule
 from perdure.checkpoint.save.retention.leftovers import Leftovers
-from perdure.checkpoint.save.save_directory import SaveDirectory
+from perdure.checkpoint.save.save_directory import GoingBack, SaveDirectory
 from perdure.checkpoint.state.pytree import require_no_nodes
 
 logger = logging.getLogger("perdure.checkpoint")
@@ -140,7 +140,7 @@ class Checkpointer:
         self._agreed = AgreedSave(prefix, self._group, self._interval, self._final_save, self._upload)
         self._saves = 0
         self._saved_step: int | None = None
-        self._went_back_to: int | None = None  # the step that was loaded instead of the newest
+        self._went_back_to: GoingBack | None = None
         self._written: list[str] = []  # this process's files of the last save
         self._upload_wait_s = 0.0  # how long the last save waited for the bucket
         self._leftovers = Leftovers(prefix)
@@ -236,8 +236,9 @@ class Checkpointer:
             return None
         new = finish_step.build_manifest(self._series, pending.step, records, pending.metrics)
         if self._went_back_to is not None:
-            pending.directory.abandon_newer(self._series.prefix, self._went_back_to, pending.step)
-            self._went_back_to = None
+            paths = pending.directory.abandon_newer(self._series.prefix, self._went_back_to, pending.step)
+            self._upload_wait_s += first_upload.wait_for_records(pending.directory, paths)
+            self._written, self._went_back_to = [*self._written, *paths], None
         committed = pending.directory.commit(new)
         self._written.append(manifest.path_of(self._root, committed.name))
         return committed
@@ -252,8 +253,7 @@ class Checkpointer:
             self._leftovers.remove(pending.directory, committed.name if committed is not None else None)
 
     def _find_saved(self, step: int | None) -> Checkpoint | None:
-        saved = saved_step.newest_first(self._root, self._series.prefix)
-        return next((one for one in saved if one.step == step), None)
+        return next((one for one in saved_step.newest_first(self._root, self._series.prefix) if one.step == step), None)
 
     def should_save(self, step: int) -> bool:
         """Whether to save after `step`: it is due, or the machine is about to be taken and there is time to save.
@@ -288,8 +288,7 @@ class Checkpointer:
         """
         self._background.wait()
         began = time.monotonic()
-        if step is None:
-            step = self._saved_step
+        step = self._saved_step if step is None else step
         saved = self._find_saved(step)
         if self._group.world_size > 1 and step is not None and step == self._saved_step:
             saved = mount_refresh.wait_visible(self._root, self._series.prefix, step, timeout_s=timeout_s)
@@ -359,6 +358,7 @@ class Checkpointer:
         there is no such `step` or metric.
         """
         sampling.check_mode(verify)
+        used = self._saved_step is not None or self.last_result is not None
         self._background.wait()
         mounts.require_mounted(self._root)
         rank, world = (self._group.rank, self._group.world_size) if self._sharded else (0, 1)
@@ -371,7 +371,8 @@ class Checkpointer:
         )
         if self.last_result.skipped:
             self._writer.forget()
-        self._went_back_to = None if step is None and best is None else self.last_result.step
+        is_newest = step is None and best is None
+        self._went_back_to = None if is_newest else GoingBack.after(self.last_result.step, self._went_back_to, used)
         if into is None:
             require_no_nodes(state)
         if isinstance(reader, StateInto) and reader.differences is not None:

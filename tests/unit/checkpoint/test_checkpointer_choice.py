@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 
 from perdure.checkpoint import Checkpointer, CheckpointError, Keep, NoUsableCheckpoint
+from perdure.checkpoint.durability import mount_table, status
 from perdure.checkpoint.load import part_files
+from perdure.checkpoint.save import first_upload
+from perdure.checkpoint.save.save_directory import SaveDirectory
 from support.helpers.timing import scaled
 from unit.checkpoint.training_program import Model, Restart
 
@@ -260,3 +264,73 @@ def test_save__two_checkpointers_take_turns_at_other_steps(tmp_path: Path) -> No
     again.save(6, {"step": 6})
     again.save(7, {"step": 7})
     assert [one.step for one in again.steps()] == [7, 6, 5, 4, 3]
+
+
+def test_load__of_a_step_that_a_program_began_with_leaves_all_later_ones(saved: Path, restart: Restart) -> None:
+    """Its first save may be later than all of them, and be lost or damaged."""
+    with Checkpointer(saved) as checkpointer:
+        checkpointer.load(step=1)
+        assert checkpointer.load(step=1, keys=["step"])["step"] == 1
+        checkpointer.save(4, {"step": 4})
+    assert steps_of(saved) == [4, 1, 3, 2]
+    damage(saved, 4)
+    restart()
+    assert Checkpointer(saved).load()["step"] == 1
+
+
+class TestOnAMount:
+    """What was left behind must be known where the machine is not."""
+
+    @pytest.fixture
+    def uploaded(self, saved: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+        """Whether the bucket gets records of what was left behind: the last item counts."""
+        uploads = [True]
+        row = {"path": str(saved), "mode": "MOUNT", "cache_dir": None, "rc_socket": None}
+        (run_dir / "mounts.json").write_text(json.dumps([row]))
+        monkeypatch.setattr(mount_table, "source_at", lambda *_: "store:bucket")
+        of_mount = status.is_durable
+        monkeypatch.setattr(
+            status,
+            "is_durable",
+            lambda paths, mounts=None: (
+                of_mount(paths, mounts) and (uploads[-1] or not any(one.endswith(".abandoned") for one in paths))
+            ),
+        )
+        monkeypatch.setattr(first_upload, "LIMIT_S", 0.0)
+        return uploads
+
+    def test_durable__only_with_the_record(
+        self, saved: Path, uploaded: list[bool], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        uploaded.append(False)
+        with Checkpointer(saved) as checkpointer:
+            checkpointer.load(step=1)
+            handle = checkpointer.save(2, {"step": 2})
+            assert handle.durable is False
+            checkpointer.save(3, {"step": 3})
+            assert checkpointer.wait_durable(timeout_s=0.0) is False, "later steps need it as well"
+            uploaded.append(True)
+            assert checkpointer.wait_durable() is True
+        assert "later steps" in caplog.text
+        assert "left behind has not reached the bucket" in caplog.text
+
+    def test_commit__waits_for_the_record(
+        self, saved: Path, uploaded: list[bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        uploaded.append(False)
+        waited: list[list[str]] = []
+
+        def wait(directory: SaveDirectory, paths: list[str], *, timeout_s: float) -> bool:
+            assert "again" not in str(saved_contents(saved)), "it is not committed yet"
+            waited.append([Path(path).suffix for path in paths])
+            return True
+
+        monkeypatch.setattr(SaveDirectory, "wait_durable", wait)
+        with Checkpointer(saved) as checkpointer:
+            checkpointer.load(step=1)
+            checkpointer.save(2, {"step": 2}, metrics={"again": 1.0})
+        assert waited == [[".abandoned"]]
+
+
+def saved_contents(directory: Path) -> list[str]:
+    return [path.read_text() for path in directory.glob(".perdure/*.json")]

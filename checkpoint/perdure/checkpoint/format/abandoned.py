@@ -37,6 +37,11 @@ def write(root: str, prefix: str, step: int, names: Collection[str], listing: It
     return name
 
 
+def records_among(prefix: str, listing: Iterable[str]) -> list[str]:
+    """The names of the records of `prefix` in a listing."""
+    return [name for name in listing if name.endswith(_SUFFIX) and name.rsplit("-", 2)[0] == prefix]
+
+
 def among(root: str, listing: Iterable[str]) -> frozenset[str]:
     """The names of all manifests that were left behind, by the records in a listing.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from perdure.checkpoint.durability.file_version import FileVersion
@@ -26,6 +26,7 @@ class Checkpoint:
     step: int
     manifests: tuple[Manifest, ...]
     damage: str | None = None  # what is wrong with its manifests; None if all are valid
+    records: tuple[str, ...] = ()  # the names of `format.abandoned`'s, without which it is not the newest
 
     @property
     def files(self) -> dict[str, FileRecord]:
@@ -34,14 +35,17 @@ class Checkpoint:
 
     @property
     def file_versions(self) -> dict[str, FileVersion | None]:
-        """Absolute paths of its files and manifests, each with the content that was committed."""
+        """Absolute paths of what has to be in the bucket for it to be loaded: its files, each with the content that was
+        committed, its manifests, and the records of what was left behind for it."""
         files = {os.path.join(self.root, path): record.version for path, record in self.files.items()}
-        return {**files, **{manifest.path_of(self.root, one.name): None for one in self.manifests}}
+        names = [*(one.name for one in self.manifests), *self.records]
+        return {**files, **{manifest.path_of(self.root, name): None for name in names}}
 
     @property
     def all_paths(self) -> list[str]:
         """Absolute paths of its files and manifests."""
-        return list(self.file_versions)
+        own = [*(os.path.join(self.root, path) for path in self.files)]
+        return [*own, *(manifest.path_of(self.root, one.name) for one in self.manifests)]
 
 
 def newest_first(
@@ -53,25 +57,26 @@ def newest_first(
     A manifest in `cache` is not read again; the others are added to it. Raises CheckpointUnavailable.
     """
     names = manifest.list_names(root)
-    entries, left = manifest.manifests_among(names), abandoned.among(root, names)
-    yield from assemble(root, entries, prefix, cache={} if cache is None else cache, left=left)
+    yield from assemble(root, names, prefix, cache={} if cache is None else cache)
 
 
 def assemble(
     root: str,
-    entries: Iterable[ManifestEntry],
+    names: Collection[str],
     prefix: str | None = None,
     *,
     cache: dict[str, Manifest],
     mounts: MountSnapshot | None = None,
-    left: Collection[str] = (),
 ) -> Iterator[Checkpoint]:
-    """As `newest_first`, of manifests that were listed already. `left`: the names of those that were left behind."""
-    chosen = [entry for entry in entries if prefix in (None, entry.prefix)]
+    """As `newest_first`, of a directory that was listed already: `names`, beside the manifests."""
+    left = abandoned.among(root, names)
+    chosen = [entry for entry in manifest.manifests_among(names) if prefix in (None, entry.prefix)]
     current = {(entry.step, entry.prefix) for entry in chosen if entry.name not in left}
     chosen.sort(key=lambda e: ((e.step, e.prefix) in current, e.step, e.prefix), reverse=True)
     for (step, owner), group in groupby(chosen, key=lambda entry: (entry.step, entry.prefix)):
-        yield _assemble_step(root, owner, step, group, cache, mounts)
+        checkpoint = _assemble_step(root, owner, step, group, cache, mounts)
+        records = abandoned.records_among(owner, names) if left and (step, owner) in current else ()
+        yield replace(checkpoint, records=tuple(records)) if records else checkpoint
 
 
 def read_step(root: str, prefix: str, step: int) -> Checkpoint:

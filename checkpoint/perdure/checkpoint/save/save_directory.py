@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 from perdure.checkpoint.durability import status
 from perdure.checkpoint.durability.file_version import Versions
@@ -19,6 +20,19 @@ from perdure.checkpoint.format.file_changes import OWN_DIR
 from perdure.checkpoint.format.manifest import Manifest, ManifestEntry
 from perdure.checkpoint.load import directory_cache, saved_step
 from perdure.checkpoint.load.saved_step import Checkpoint
+
+
+class GoingBack(NamedTuple):
+    """A load of another step than the newest."""
+
+    step: int
+    may_look: bool  # the program had loaded or saved before: it may go on with what it has in memory
+
+    @classmethod
+    def after(cls, step: int | None, before: GoingBack | None, used: bool) -> GoingBack | None:
+        """After a load of `step`. `before`: the load before, if that was one too and nothing was saved since."""
+        is_same = before is not None and before.step == step
+        return None if step is None else before if is_same else cls(step, used)
 
 
 class SaveDirectory:
@@ -67,10 +81,7 @@ class SaveDirectory:
 
     def checkpoints(self, prefix: str | None = None) -> Iterator[Checkpoint]:
         """As `saved_step.newest_first`. Manifests that this process has read or written are not read again."""
-        left = abandoned.among(self.root, self._names())
-        return saved_step.assemble(
-            self.root, self.entries(), prefix, cache=self.cache.manifests, mounts=self.mounts, left=left
-        )
+        return saved_step.assemble(self.root, self._names(), prefix, cache=self.cache.manifests, mounts=self.mounts)
 
     def commit(self, new: Manifest) -> Manifest:
         """Write `new` under a name of its own; returns it with that name. Raises OSError."""
@@ -80,18 +91,21 @@ class SaveDirectory:
         self.cache.recent.append(committed)
         return committed
 
-    def abandon_newer(self, prefix: str, loaded: int, saving: int) -> None:
-        """Before a save of the step `saving`, of a program that went back to the step `loaded` on purpose: record that
-        later steps than that are left behind. Not if none of them is as late as `saving`, which is the newest then.
+    def abandon_newer(self, prefix: str, back: GoingBack, saving: int) -> list[str]:
+        """Before a save of the step `saving`, of a program that went back on purpose: record that later steps than the
+        loaded one are left behind. Returns the paths that it wrote.
 
-        Raises OSError and CheckpointUnavailable.
+        If the program may have loaded that step only to look at it, nothing is recorded unless a later step is as late
+        as `saving`. Raises OSError and CheckpointUnavailable.
         """
         self.forget_listing()
-        left = abandoned.among(self.root, self._names())
-        newer = [one for one in self.entries() if one.prefix == prefix and one.step > loaded and one.name not in left]
-        if any(one.step >= saving for one in newer):
-            names = [one.name for one in newer]
-            self.cache.names.add(abandoned.write(self.root, prefix, saving, names, self._names()))
+        left, own = abandoned.among(self.root, self._names()), (one for one in self.entries() if one.prefix == prefix)
+        newer = [one for one in own if one.step > back.step and one.name not in left]
+        if not newer or (back.may_look and all(one.step < saving for one in newer)):
+            return []
+        name = abandoned.write(self.root, prefix, saving, [one.name for one in newer], self._names())
+        self.cache.names.add(name)
+        return [manifest.path_of(self.root, name)]
 
     def delete(self, name: str) -> None:
         """Remove a manifest, or the record of a started save. Succeeds if it is gone already. Raises OSError."""
