@@ -56,6 +56,22 @@ class NodeIdentity:
     is_live: bool  # whether its attempt is not gone
 
 
+IDENTIFIED = "perdure.identified"
+
+
+@dataclass
+class Identified:
+    """What was found out about a request before it came to the router, at `IDENTIFIED` of its scope.
+
+    The router does not do it again: each refusal of a token is a row of the audit log, and each call counts.
+    """
+
+    caller: Caller | None
+    is_counted: bool = False  # whether the call counts for the caller's limit already
+    refusal: Exception | None = None  # the limit was reached
+    failure: Exception | None = None  # what the computation of the answer has raised
+
+
 async def api_context(request: Request) -> ApiContext:
     """The context of the request. It is async, so that it runs on the event loop and not in a worker thread."""
     context: ApiContext = request.app.state.context
@@ -93,13 +109,18 @@ async def require_user(
     """The caller, who may do nothing yet: routes ask for a permission. Raises RequestRejected (401, or 429)."""
     sessions: BrowserSessions = request.app.state.browser_sessions
     address = address_of(request)
-    if session is not None:
+    identified: Identified | None = request.scope.get(IDENTIFIED)
+    if identified is not None:
+        if identified.refusal is not None:
+            raise identified.refusal
+        caller = identified.caller
+    elif session is not None:
         caller = sessions.caller(session, address)
     else:
         caller = authenticate_token(context, bearer(request.headers.get("authorization", "")), address)
     if caller is None:
         raise RequestRejected(**NO_TOKEN, status=401)
-    if caller.token_id:
+    if caller.token_id and not (identified is not None and identified.is_counted):
         limits: RateLimits = request.app.state.rate_limits
         limits.count_call(caller.name)
     return caller

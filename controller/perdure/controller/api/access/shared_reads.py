@@ -18,9 +18,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure.controller.api.access.permissions import Caller
-from perdure.controller.api.access.rate_limits import RateLimits
+from perdure.controller.api.access.rate_limits import RateLimits, TooManyRequests
 from perdure.controller.api.access.shared_answers import SharedAnswers
-from perdure.controller.api.auth import identify_user
+from perdure.controller.api.auth import IDENTIFIED, Identified, identify_user
 from perdure.controller.api.context import ApiContext
 from perdure.controller.api.dashboard.sign_in import BrowserSessions
 from perdure.controller.api.request_precheck import client_address
@@ -56,9 +56,12 @@ class SharedReads:
     async def answer(self, request: Request, caller: Caller, needs: AccessRight, compute: Compute) -> Response:
         """A route's answer to a request that needs a permission. Equal requests, of callers who see the same, share it.
 
-        Raises what `compute` raises.
+        Raises what `compute` raises, or has raised for this request in front of the router.
         """
         scope = request.scope
+        identified: Identified | None = scope.get(IDENTIFIED)
+        if identified is not None and identified.failure is not None:
+            raise identified.failure
         key = _key(scope, caller)
         known = KnownRequest(key, needs, compute, scope["route"])
         if len(scope["query_string"]) <= _MAX_QUERY_BYTES:
@@ -95,8 +98,8 @@ def _key(scope: Scope, caller: Caller) -> _Key:
 
 
 class SharedReadsShortcut:
-    """ASGI middleware in front of the router. It passes on what it cannot answer, and whatever fails: the router
-    produces the error responses."""
+    """ASGI middleware in front of the router. It passes on what it cannot answer, with what it has found out, and
+    whatever fails: the router produces the error responses."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
@@ -119,13 +122,23 @@ class SharedReadsShortcut:
             if "authorization" not in headers:
                 await sessions.refresh()
             caller = identify_user(self._context, sessions, headers, "GET", client_address(scope))
-            known = None if caller is None else reads.find(scope, caller)
-            if caller is None or known is None:
-                return None
+        except Exception:  # noqa: BLE001 - the router fails again, and says how
+            return None
+        identified = scope[IDENTIFIED] = Identified(caller)
+        known = None if caller is None else reads.find(scope, caller)
+        if caller is None or known is None:
+            return None
+        try:
             if caller.token_id:
                 limits.count_call(caller.name)
+                identified.is_counted = True
+        except TooManyRequests as refusal:
+            identified.refusal = refusal
+            return None
+        try:
             response = await reads.answer_known(known, scope)
-        except Exception:  # noqa: BLE001 - the router fails again, and says how
+        except Exception as failure:  # noqa: BLE001 - the router raises it, where it becomes an error response
+            identified.failure = failure
             return None
         scope["route"] = known.route
         return response

@@ -121,6 +121,31 @@ def test_failures__are_reported_by_the_router(
     assert (answer.status_code, "the disk is gone" in answer.json()["error"]["message"]) == (503, True)
 
 
+def test_failures__are_computed_and_counted_once(
+    installation: Installation, routed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_answers, "MAX_AGE_S", 0.0)
+    ids(installation.call("bob", "GET", LIST))
+    computed: list[str] = []
+
+    def fail(*_: Any) -> None:
+        computed.append("")
+        raise OperationalError("SELECT", {}, Exception("the database is locked"))
+
+    monkeypatch.setattr(jobs.search, "find_ids", fail)
+    monkeypatch.setitem(installation.app._app.state._state, "rate_limits", RateLimits(0.2, lambda: 0.0))
+    answers = [installation.call("bob", "GET", LIST).status_code for _ in range(3)]
+    assert (answers, len(computed)) == ([503, 503, 429], 2)
+
+
+def test_refused_token__is_one_row_of_the_audit_log(installation: Installation, routed: list[str]) -> None:
+    ids(installation.call("root", "GET", LIST))
+    before = len(installation.audit(action="token.refused"))
+    wrong = {"Authorization": "Bearer perdure_wrong"}
+    assert installation.call("root", "GET", LIST, headers=wrong).status_code == 401
+    assert len(installation.audit(action="token.refused")) == before + 1
+
+
 def test_metrics__count_them_with_their_route(installation: Installation, routed: list[str]) -> None:
     requests = installation.daemon.api_context.metrics.http_requests
     before = dict(requests._values)
