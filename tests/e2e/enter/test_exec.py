@@ -132,7 +132,10 @@ def test_timeline__names_who_has_entered(job: Entered) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("999", "there is no job 999"), ("job-0", "is no name"), ("my-cluster", "is no name"), ("../x", "is no name")],
+    [
+        ("999", "there is no job 999"),
+        *((one, f"no job or cluster is called '{one}'") for one in ("job-0", "my-cluster", "../x")),
+    ],
 )
 def test_unknown_name__is_one_clear_error(job: Entered, name: str, message: str) -> None:
     done = job.run("jobs", "exec", name, "--", "true")

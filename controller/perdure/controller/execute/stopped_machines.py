@@ -101,9 +101,7 @@ class StoppedMachines:
         if not running or not is_settled or not isinstance(cloud, Stoppable):
             return RetryLater(_STOPPING_POLL_S, attempted=False)
         log.warning("disks.in_use", cloud=cloud.name, job=request.owner.job_id, instances=running)
-        failpoint("disk.stopping")
         cloud.stop(request.offer.region, running)
-        failpoint("disk.stopped")
         text = f"{', '.join(running)} was started by somebody else: it is stopped first, and then started for this job"
         return RetryLater(_STOPPING_POLL_S, text)
 
