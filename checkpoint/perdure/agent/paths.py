@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from perdure.agent.state_file import read_json
+
 # What another attempt on the same disk uses again. `boot.py` has put the agent there; the caches of mounts may hold
 # files that are not uploaded yet.
 _KEPT = frozenset({"agent.lock", "agent.pyz", "artifacts", "attempt", "files", "home.json", "mounts", "tools"})
@@ -109,6 +111,7 @@ class NodePaths:
         if recorded == digest:
             return
         if len(recorded) == len(digest) and recorded.isalnum():
+            self._mark_files()
             for path in self.root.iterdir():
                 if path.name not in _KEPT:
                     _remove(path, self.root.stat().st_dev)
@@ -119,6 +122,13 @@ class NodePaths:
             file.flush()
             os.fsync(file.fileno())
         new.replace(record)
+
+    def _mark_files(self) -> None:
+        """Have `files_in_place`, if the attempt before had its files: older agents make no such mark."""
+        before = read_json(self.state)
+        if isinstance(before, dict) and before.get("prepared") is True:
+            with suppress(OSError):
+                self.files_in_place.touch()
 
     def append_to_job_log(self, line: str) -> None:
         """Append a line of the agent to the job's log, in one write. On a full disk the line is dropped."""

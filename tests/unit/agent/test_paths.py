@@ -74,6 +74,19 @@ def test_begin_attempt__of_another_one_keeps_what_belongs_to_the_machine(tmp_pat
         assert paths.run_dir.is_dir()
 
 
+@pytest.mark.parametrize(
+    ("state", "in_place"),
+    [('{"prepared": true}', True), ('{"prepared": false}', False), ("{}", False), ("[1]", False), ("damaged", False)],
+)
+def test_begin_attempt__knows_the_files_of_an_older_agent(tmp_path: Path, state: str, in_place: bool) -> None:
+    paths = used(tmp_path)
+    paths.files_in_place.unlink()
+    paths.state.write_text(state)
+    for _ in range(2):
+        paths.begin_attempt(NEW)
+        assert paths.files_in_place.exists() is in_place
+
+
 def test_begin_attempt__stores_no_token(tmp_path: Path) -> None:
     paths = used(tmp_path)
     assert not any(OLD.encode() in path.read_bytes() for path in paths.root.rglob("*") if path.is_file())
