@@ -15,6 +15,7 @@ from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
 
 POLL_S = 5.0
 LIMIT_S = 1200.0  # then the machine powers itself off
+TRIES, RETRY_S = 3, 20.0  # of a save: most problems of an object store pass quickly
 _MAX_PROBLEM_CHARS = 1000
 
 
@@ -50,12 +51,21 @@ class HomeRescue:
             return False
         if self._problem is None:
             self._problem = self._save(spec)
-            self._log(f"the home was saved before the machine ends: {self._problem or 'yes'}")
         self._client.report_home(self._problem)
         return True
 
     def _save(self, spec: Mapping[str, Any]) -> str:
         """Returns why it could not be saved."""
+        problem = ""
+        for tries in range(TRIES):
+            time.sleep(RETRY_S if tries else 0.0)
+            problem = self._try(spec)
+            self._log(f"the home was saved before the machine ends: {problem or 'yes'}")
+            if not problem:
+                break
+        return problem
+
+    def _try(self, spec: Mapping[str, Any]) -> str:
         try:
             self._storage.rescue_home(spec["home"])
         except HomeNotKept as error:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from perdure.agent.lifecycle import home_rescue
 from perdure.agent.lifecycle.home_rescue import HomeRescue
 from perdure.agent.link.client import ControllerClient, TokenRevoked, Unreachable
 from perdure.agent.storage.node_storage import HomeNotKept, NodeStorage
@@ -40,6 +41,11 @@ class FakeStorage:
             raise HomeNotKept(self.problem)
 
 
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home_rescue, "RETRY_S", 0.0)
+
+
 @pytest.mark.parametrize("problem", ["", "saving the home of rank 0: no space left"])
 def test_home__is_saved_once_the_controller_asks_for_it(problem: str) -> None:
     controller, storage = FakeController(), FakeStorage(problem)
@@ -47,7 +53,19 @@ def test_home__is_saved_once_the_controller_asks_for_it(problem: str) -> None:
     assert not rescue.save_if_asked()
     assert (storage.targets, controller.reports) == ([], [])
     assert rescue.save_if_asked()
-    assert (storage.targets, controller.reports) == ([TARGET], [problem])
+    assert (set(map(str, storage.targets)), controller.reports) == ({str(TARGET)}, [problem])
+
+
+def test_save__that_fails_once_is_repeated() -> None:
+    class Flaky(FakeStorage):
+        def rescue_home(self, target: Any) -> None:
+            super().rescue_home(target)
+            if len(self.targets) == 1:
+                raise HomeNotKept("503 SlowDown")
+
+    controller, storage = FakeController(), Flaky("")
+    HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, storage), lambda _line: None).wait(60, 0)
+    assert (storage.targets, controller.reports) == ([TARGET] * 2, [""])
 
 
 class Gone(FakeController):
