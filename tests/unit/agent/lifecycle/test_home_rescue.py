@@ -64,7 +64,9 @@ def test_save__that_fails_once_is_repeated() -> None:
                 raise HomeNotKept("503 SlowDown")
 
     controller, storage = FakeController(), Flaky("")
-    HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, storage), lambda _line: None).wait(60, 0)
+    HomeRescue(cast(ControllerClient, controller), cast(NodeStorage, storage), lambda _line: None).wait(
+        limit_s=60, poll_s=0
+    )
     assert (storage.targets, controller.reports) == ([TARGET] * 2, [""])
 
 
