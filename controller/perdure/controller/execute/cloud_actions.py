@@ -225,12 +225,26 @@ class CloudActions:
 
     def _terminate(self, intent: Intent, machines: MachineIds, tries: int) -> IntentOutcome | RetryLater:
         """Terminate the machines and check that they are gone. Retried until the cloud reports all of them gone."""
+        result = self._end_machines(intent, machines, tries)
+        if self.console is not None and isinstance(result, IntentOutcome):
+            self.console.add_to_logs(intent.attempt_key)
+        return result
+
+    def _read_consoles(self, intent: Intent, cloud: Cloud, region: str, machines: Collection[tuple[int, str]]) -> None:
+        """Of the machines that never called. Once: a repeated termination adds nothing."""
+        if self.console is not None and (silent := intent.request.get("never_called")):
+            of_silent = [(rank, id) for rank, id in machines if rank in silent]
+            self.console.read_consoles(cloud, region, intent.attempt_key, of_silent)
+
+    def _end_machines(self, intent: Intent, machines: MachineIds, tries: int) -> IntentOutcome | RetryLater:
         offer = codec.decode_offer(intent.request["offer"])
         cloud = find_cloud(self.clouds, offer.cloud)
         discovered: tuple[events.Machine, ...] = ()
         is_new = self._may_be_unlisted(machines.since or intent.created_at)
         keeps_disks, lost = intent.request.get("keeps_disks", False), None
         try:
+            if tries == 0:
+                self._read_consoles(intent, cloud, offer.region, machines.known)
             if keeps_disks:
                 stopped = self._stopped.stop(intent, cloud, offer, machines, tries)
                 if isinstance(stopped, IntentOutcome | RetryLater):
@@ -239,9 +253,8 @@ class CloudActions:
             if not machines.known:
                 discovered = self._list_by_token(cloud, offer.region, intent)
             ranks = dict((id, rank) for rank, id in machines.known) or {m.instance_id: m.rank for m in discovered}
-            if ranks and tries == 0 and self.console is not None and (silent := intent.request.get("never_called")):
-                of_silent = [(rank, id) for id, rank in ranks.items() if rank in silent]
-                self.console.record(cloud, offer.region, intent.attempt_key, of_silent)
+            if discovered and tries == 0:
+                self._read_consoles(intent, cloud, offer.region, [(rank, id) for id, rank in ranks.items()])
             if ranks:
                 failpoint("terminate.calling")
                 cloud.terminate(offer.region, list(ranks))

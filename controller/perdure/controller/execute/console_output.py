@@ -6,8 +6,9 @@ It is the only trace of why such a machine was paid for and did nothing, and it 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
@@ -20,6 +21,8 @@ log = structlog.get_logger(__name__)
 
 MAX_CHARACTERS = 32 * 1024  # of one machine: the end of the console
 MAX_MACHINES = 2  # of an attempt: those of a gang fail alike
+READ_TIMEOUT_S = 10.0  # for all machines of an attempt
+_MAX_ATTEMPTS = 100  # whose consoles are in memory
 
 _MAX_READ = 4 * MAX_CHARACTERS  # what is looked at: much of a console may be escape sequences
 # Bounded repetitions: the machine is a stranger's, and the daemon must not search long in what it has written.
@@ -38,21 +41,44 @@ class ConsoleRecorder:
     logs: LogStore
     on_log: Callable[[int], None]  # called with the id of a job whose log has grown
     endpoint: str
+    #: What was read and is not added yet; lost with the daemon.
+    _read_texts: dict[AttemptKey, dict[int, str]] = field(default_factory=dict)
 
-    def record(self, cloud: Cloud, region: str, key: AttemptKey, machines: Collection[tuple[int, str]]) -> None:
-        """Add the console of each machine, (rank, instance id), to its empty log. Never raises: it only informs.
+    def read_consoles(self, cloud: Cloud, region: str, key: AttemptKey, machines: Collection[tuple[int, str]]) -> None:
+        """Read the console of each machine, (rank, instance id), while it is there. Never raises: it only informs.
 
-        Does nothing for a cloud without consoles.
+        Takes `READ_TIMEOUT_S` at most: the machines cost money until they are ended. Does nothing for a cloud without
+        consoles.
         """
         if not isinstance(cloud, HasConsole):
             return
-        for rank, id in sorted(machines)[:MAX_MACHINES]:
+        readers = [
+            threading.Thread(target=self._read, args=(cloud, region, key, rank, id), name="console", daemon=True)
+            for rank, id in sorted(machines)[:MAX_MACHINES]
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(READ_TIMEOUT_S / len(readers))
+
+    def add_to_logs(self, key: AttemptKey) -> None:
+        """Add what was read to the empty logs of the attempt, whose machines are gone or stopped. Never raises.
+
+        Not before: a machine may call after all, and sends its log from the beginning.
+        """
+        for rank, text in self._read_texts.pop(key, {}).items():
             try:
-                if self.logs.size(key, rank) == 0:  # a repeated termination adds nothing
-                    self.logs.append(key, rank, 0, self._text(cloud, region, id).encode())
+                if self.logs.size(key, rank) == 0:
+                    self.logs.append(key, rank, 0, text.encode())
                     self.on_log(key[0])
-            except Exception as error:  # noqa: BLE001 - the machine is terminated in any case
-                log.warning("console.not_recorded", job=key[0], rank=rank, instance=id, error=str(error))
+            except Exception as error:  # noqa: BLE001 - the machine is gone in any case
+                log.warning("console.not_recorded", job=key[0], rank=rank, error=str(error))
+
+    def _read(self, cloud: CloudWithConsole, region: str, key: AttemptKey, rank: int, id: str) -> None:
+        text = self._text(cloud, region, id)
+        while len(self._read_texts) >= _MAX_ATTEMPTS and key not in self._read_texts:
+            self._read_texts.pop(next(iter(self._read_texts)), None)
+        self._read_texts.setdefault(key, {})[rank] = text
 
     def _text(self, cloud: CloudWithConsole, region: str, id: str) -> str:
         begin = f"[perdure: {id} never called {self.endpoint}."

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from perdure.controller.clouds.base.protocol import Cloud
 from perdure.controller.clouds.fake import FakeCloud
 from perdure.controller.clouds.registry import UnavailableCloud
+from perdure.controller.execute import console_output
 from perdure.controller.execute.console_output import MAX_CHARACTERS, ConsoleRecorder, readable
 from perdure.controller.runtime.clock import ManualClock
+from perdure.controller.runtime.keys import AttemptKey
 from perdure.controller.store.logs.file_logs import FileLogStore
 from perdure.recovery.statuses import NodePhase
 from support.helpers.timing import scaled
+from unit.controller.store.clusters.kept_cluster import KeptCluster
 from unit.controller.world import World
 
 KEY = (1, 0, 1)
@@ -27,6 +32,10 @@ class Scene:
         self.logs = FileLogStore(folder)
         self.grown: list[int] = []
         self.recorder = ConsoleRecorder(self.logs, self.grown.append, URL)
+
+    def record(self, cloud: Cloud, region: str, key: AttemptKey, machines: list[tuple[int, str]]) -> None:
+        self.recorder.read_consoles(cloud, region, key, machines)
+        self.recorder.add_to_logs(key)
 
     def text(self, rank: int = 0) -> str:
         return self.logs.read_range(KEY, rank, 0, self.logs.size(KEY, rank)).decode()
@@ -69,7 +78,7 @@ def test_readable__begins_with_a_whole_line() -> None:
 
 def test_record__says_what_was_not_called_and_shows_the_console(scene: Scene) -> None:
     scene.cloud.consoles["m-1"] = CONSOLE
-    scene.recorder.record(scene.cloud, "east", KEY, [(0, "m-1")])
+    scene.record(scene.cloud, "east", KEY, [(0, "m-1")])
     assert scene.text().splitlines() == [
         f"[perdure: m-1 never called {URL}. Its console:]",
         "[    0.0] Linux",
@@ -82,22 +91,52 @@ def test_record__says_what_was_not_called_and_shows_the_console(scene: Scene) ->
 def test_record__adds_nothing_to_a_log_that_has_something(scene: Scene) -> None:
     scene.logs.append(KEY, 0, 0, b"hello\n")
     for _ in range(2):
-        scene.recorder.record(scene.cloud, "east", KEY, [(0, "m-1"), (1, "m-2")])
+        scene.record(scene.cloud, "east", KEY, [(0, "m-1"), (1, "m-2")])
     assert scene.text(0) == "hello\n"
     assert scene.text(1) == f"[perdure: m-2 never called {URL}. fake has no output of its console.]\n"
-    assert scene.cloud.calls["console_output"] == 1
 
 
 def test_record__survives_a_cloud_that_fails_or_has_no_consoles(scene: Scene) -> None:
     scene.cloud.faults.throttle = 1
-    scene.recorder.record(scene.cloud, "east", KEY, [(0, "m-1")])
+    scene.record(scene.cloud, "east", KEY, [(0, "m-1")])
     assert "Its console cannot be read: " in scene.text(0)
-    scene.recorder.record(UnavailableCloud("toy", "gone"), "east", KEY, [(1, "m-2")])
+    scene.record(UnavailableCloud("toy", "gone"), "east", KEY, [(1, "m-2")])
     assert scene.logs.size(KEY, 1) == 0
 
 
+def test_record__of_a_machine_that_calls_late_leaves_its_log_whole(scene: Scene) -> None:
+    scene.cloud.consoles["m-1"] = CONSOLE
+    scene.recorder.read_consoles(scene.cloud, "east", KEY, [(0, "m-1")])
+    scene.logs.append(KEY, 0, 0, b"hello\n")
+    scene.recorder.add_to_logs(KEY)
+    assert scene.text() == "hello\n"
+
+
+def test_read_consoles__of_a_cloud_that_hangs_takes_a_limited_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines cost money until they are ended."""
+    answers = threading.Event()
+    monkeypatch.setattr(console_output, "READ_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(scene.cloud, "console_output", lambda *_: answers.wait(scaled(30)) and "late")
+    began = time.monotonic()
+    scene.record(scene.cloud, "east", KEY, [(0, "m-1"), (1, "m-2")])
+    assert time.monotonic() - began < scaled(5.0)
+    assert scene.logs.size(KEY, 0) == 0
+    answers.set()
+
+
+def test_read_consoles__holds_a_limited_number_of_consoles(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_output, "_MAX_ATTEMPTS", 2)
+    for job in (1, 2, 3):
+        scene.recorder.read_consoles(scene.cloud, "east", (job, 0, 1), [(0, f"m-{job}")])
+    for job in (1, 2, 3):
+        scene.recorder.add_to_logs((job, 0, 1))
+    assert [scene.logs.size((job, 0, 1), 0) > 0 for job in (1, 2, 3)] == [False, True, True]
+
+
 def test_record__is_limited_to_two_machines_of_a_gang(scene: Scene) -> None:
-    scene.recorder.record(scene.cloud, "east", KEY, [(rank, f"m-{rank}") for rank in range(8)])
+    scene.record(scene.cloud, "east", KEY, [(rank, f"m-{rank}") for rank in range(8)])
     assert [scene.logs.size(KEY, rank) > 0 for rank in range(4)] == [True, True, False, False]
 
 
@@ -109,6 +148,21 @@ def test_attempt__whose_machine_never_calls_ends_with_its_console_in_the_log(wor
     (machine,) = world.living()
     world.cloud.consoles[machine] = CONSOLE
     world.pass_time(1000, step_s=10.0)
+    size = logs.size((job, 0, 1), 0)
+    assert b"perdure: timed out" in logs.read_range((job, 0, 1), 0, 0, size)
+
+
+def test_attempt__with_a_kept_disk_that_never_calls_leaves_its_console_in_the_log(world: World, tmp_path: Path) -> None:
+    logs = FileLogStore(tmp_path / "logs")
+    world.console = ConsoleRecorder(logs, lambda _job: None, URL)
+    cluster = KeptCluster(world)
+    cluster.start()
+    (machine,) = cluster.machines()
+    cluster.stop()
+    world.cloud.consoles[machine] = CONSOLE
+    job = cluster.begin_start()
+    world.pass_time(1000, step_s=10.0)
+    assert cluster.machines().keys() == {machine}, "it is kept"
     size = logs.size((job, 0, 1), 0)
     assert b"perdure: timed out" in logs.read_range((job, 0, 1), 0, 0, size)
 

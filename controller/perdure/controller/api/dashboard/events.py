@@ -50,8 +50,8 @@ async def events(
 ) -> StreamingResponse:
     """Hints that jobs have changed which the caller may see: an event `jobs` with `{"ids": […]}`, or with
     `{"many": true}` for more than 200 jobs at once. They come at most four times a second, and once a second if
-    hundreds follow. `hello` is the first event; a comment is sent every 10 s without a hint. The stream ends when the
-    caller's token is revoked or expires."""
+    hundreds follow. `hello` is the first event; a comment is sent after about 10 s without a hint. The stream ends when
+    the caller's token is revoked or expires."""
     context = caller.context
     if context.job_updates.num_feeds >= MAX_FOLLOWERS:
         raise Overloaded(f"{MAX_FOLLOWERS} browsers follow this controller already", status=503)
