@@ -43,6 +43,7 @@ _OFF_POLL_S = 5.0
 # For so long a cloud may refuse to stop machines before they are ended, with their disks: they would run for ever.
 _STOP_REFUSED_S = 60.0
 _RESCUE_POLL_S = 5.0
+_SILENT_POLL_S = 30.0
 _ON = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
@@ -153,11 +154,20 @@ class StoppedMachines:
     def _rescue_homes(self, intent: Intent, num_nodes: int, why: str) -> RetryLater | str:
         """Have the machines, whose disks cannot be kept, save their homes. Returns why they may be ended then."""
         rescue = self.rescue_of(intent.request["cluster_id"], intent.job_id, intent.generation)
+        is_silent = intent.request.get("is_silent", False)
         if rescue is None:
-            text = f"{why}; the home folders are saved to a bucket before the machines end"
-            return RetryLater(_RESCUE_POLL_S, text, disks=StopRefused(intent.job_id, intent.generation, num_nodes))
+            then = (
+                "nothing on them answers that could save what is on their disks: they run, and cost, until a stop "
+                "succeeds, or `perdure down` ends them"
+                if is_silent
+                else "the home folders are saved to a bucket before the machines end"
+            )
+            refused = StopRefused(intent.job_id, intent.generation, num_nodes)
+            return RetryLater(_RESCUE_POLL_S, f"{why}; {then}", disks=refused)
         if (outcome := rescue.outcome(self.clock.now())) is None:
             return RetryLater(_RESCUE_POLL_S)
+        if is_silent and rescue.is_needed and not rescue.saved:
+            return RetryLater(_SILENT_POLL_S)
         return f"{why}; {outcome}"
 
     def _is_new(self, machines: MachineIds) -> bool:

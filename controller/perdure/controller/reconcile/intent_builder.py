@@ -175,7 +175,10 @@ def _keeping_disks(conn: Connection, host: Row[Any], job: JobView, action: actio
     if host.wanted == DOWN or not launched.get("keeps_disks") or not has_content:
         return {}
     options = {name: launched.get(name) for name in ("disk_gib", "disk_tier", "resumes")}
-    return {"keeps_disks": True, "cluster_id": host.cluster_id, **options}
+    attempt = job.tasks[action.task].attempt(action.generation)
+    # Machines that were started again have data, also if they have never called.
+    is_silent = attempt is not None and all(node.phase is NodePhase.NOT_CONNECTED for node in attempt.nodes)
+    return {"keeps_disks": True, "cluster_id": host.cluster_id, "is_silent": is_silent, **options}
 
 
 def _queue_key(job: JobView, submitter: Row[Any]) -> dict[str, Any]:

@@ -266,7 +266,8 @@ class Reconciler:
         now = self._clock.now()
         wake_at = now + retry.after_s * self._speed
         tries = self._dispatcher.count_attempt(intent, attempted=retry.attempted)
-        if retry.error is not None and tries == intent.try_count + 1:  # the first one since it was taken up here
+        is_first = tries == intent.try_count + 1  # since it was taken up here
+        if retry.error is not None and (is_first or retry.disks is not None):
             self._decide(work_items.retry_event(intent, retry.error))
         self._recorder.record_retry(intent, retry, now, wake_at)
         self._schedule(wake_at, intent)

@@ -139,7 +139,7 @@ def rebalance_event(key: AttemptKey, rank: int) -> JobEvent:
 
 
 def retry_event(intent: Intent, error: str) -> JobEvent:
-    """The timeline entry for the first failed try of an intent."""
+    """The timeline entry for the first failed try of an intent, or one that changes what becomes of disks."""
     entry = TimelineEntry(f"{intent.kind}.retry", intent.task, intent.generation or None, message=error)
     return JobEvent(intent.job_id, notes=(entry,))
 

@@ -6,6 +6,7 @@ import pytest
 
 from perdure.controller.clouds.base.protocol import InstanceState
 from perdure.controller.store.clusters import home_rescues
+from perdure.recovery import events
 from unit.controller.store.clusters.kept_cluster import KeptCluster
 from unit.controller.world import World
 
@@ -81,6 +82,25 @@ def test_stop__that_the_cloud_refuses_ends_machines_that_are_off_and_billed(clus
     cluster.world.pass_time(home_rescues.LIMIT_S + 60, step_s=10)
     assert cluster.machines() == {}
     assert cluster.world.view(job).is_finalized
+
+
+def test_stop__that_the_cloud_refuses_keeps_machines_that_were_started_and_never_called(cluster: KeptCluster) -> None:
+    """Nobody can save what is on their disks, and nothing of it is elsewhere."""
+    world = cluster.world
+    cluster.start()
+    (id,) = cluster.machines()
+    cluster.stop()
+    job = cluster.begin_start()
+    world.pass_time(5)
+    world.cloud.faults.stop_error = "BadRequest"
+    cluster.want("STOPPED")
+    world.deliver(job, events.CancelRequested(0.0))
+    world.pass_time(2 * home_rescues.LIMIT_S, step_s=10)
+    assert cluster.machines() == {id: InstanceState.RUNNING}
+    assert "nothing on them answers" in world.timeline(job, "terminate.retry")[-1]["message"]
+    world.cloud.faults.stop_error = None
+    world.pass_time(60)
+    assert cluster.machines() == {id: InstanceState.STOPPED}
 
 
 def test_stop__that_the_cloud_refuses_is_over_when_the_cluster_is_down(cluster: KeptCluster) -> None:
