@@ -48,7 +48,8 @@ def operations() -> dict[str, Operation]:
     load_all_checks()
     keyring = SimpleNamespace(is_user_token=lambda _token: False)
     settings, metrics = Settings(Path("nowhere")), DaemonMetrics()
-    context = cast(ApiContext, SimpleNamespace(settings=settings, keyring=keyring, metrics=metrics, oidc=None))
+    of_app = {"settings": settings, "keyring": keyring, "metrics": metrics, "oidc": None, "database": None}
+    context = cast(ApiContext, SimpleNamespace(**of_app))
     document = schemathesis.openapi.from_dict(create_app(context).openapi())
     return {operation.ok().label: operation.ok() for operation in document.get_all_operations()}
 

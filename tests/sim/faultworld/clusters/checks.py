@@ -25,9 +25,9 @@ _MAY_KEEP_DISKS = (
     " and exists (select 1 from intent as ending where ending.job_id = job.id and ending.kind = 'terminate'"
     "  and ending.done_at is null)"
 )
-_DELETIONS = (
+_STOPS = (
     "select job_id, generation from intent where kind = 'terminate' and done_at is null"
-    " and coalesce(json_extract(request, '$.keeps_disks'), 0) = 0"
+    " and json_extract(request, '$.keeps_disks')"
 )
 
 
@@ -56,17 +56,18 @@ def unsettled(raw: sqlite3.Connection) -> list[str]:
 def check_kept_disks(world: World, job_id: int) -> None:
     """A cluster gets no other machines while its own are stopped and keep its disks.
 
-    Machines that powered off and are to be deleted keep nothing: they were never set up, or are lost.
+    Machines that are to be deleted keep nothing: they were never set up, are lost, or the user has discarded them.
     """
     of_cluster = "cluster_id = (select cluster_id from job where id = ?)"
     rows = world.raw_connection.execute(f"select id from job where cluster_job is null and {of_cluster}", (job_id,))
     own = {id for (id,) in rows}
-    deleted = set(world.raw_connection.execute(_DELETIONS))
+    recorded = {id for (id,) in world.raw_connection.execute("select instance_id from cluster_disk")}
+    stopping = set(world.raw_connection.execute(_STOPS))
     stopped = [
         id
         for cloud in world.clouds.values()
         for id, owner in cloud.stopped()
-        if owner.job_id in own and (owner.job_id, owner.generation) not in deleted
+        if owner.job_id in own and (id in recorded or (owner.job_id, owner.generation) in stopping)
     ]
     if stopped:
         text = f"job {job_id} gets new machines, though {stopped} have the disks of its cluster"

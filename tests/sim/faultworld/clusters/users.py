@@ -217,6 +217,7 @@ class ClusterUsers:
                 row = clusters.find(conn, state.plan.name)
                 (found,) = queries.describe(conn, [row], process.clock.now()) if row is not None else (None,)
                 unfinished = clusters.unfinished_jobs(conn, row.id) if row is not None else []
+                host = clusters.hosts(conn, [row.id]).get(row.id) if row is not None else None
         except DBAPIError:
             return
         if found is None:
@@ -230,5 +231,7 @@ class ClusterUsers:
             call = partial(ClusterService.down, name=state.plan.name)
             self._ask(state, f"down {state.plan.name}", call, lambda _: None)
         elif answered and found["status"] in ("PREEMPTED", "STOPPED", "AUTOSTOPPING"):
-            call = partial(ClusterService.start, name=state.plan.name)
+            # A disk is lost: the user goes on without the others, as the message of the start says.
+            discards = host is not None and "--discard-disks" in host.message
+            call = partial(ClusterService.start, name=state.plan.name, discards_disks=discards)
             self._ask(state, f"start {state.plan.name}", call, lambda _: None)
