@@ -54,8 +54,7 @@ class Adoption:
 
     def adopt(self, command: AdoptJobs) -> None:
         """Own the claimed jobs, continue their intents, and decide on them."""
-        # A job that was accepted here and then claimed again is owned by its later claim.
-        new = [c for c in command.claims if not (c.job_id in self._owned if command.views else self._owns(c))]
+        new = [c for c in command.claims if not (self._is_known(c.job_id) if command.views else self._owns(c))]
         if not new:
             return command.done.set_result(None)
         recorded = _just_accepted(new, command.views) if command.views else load(self._database, new)
@@ -93,6 +92,14 @@ class Adoption:
             log.warning("lease.lost", job=claim.job_id)
             self._drop(claim.job_id)
         command.done.set_result(None)
+
+    def _is_known(self, job_id: int) -> bool:
+        """Whether more is known of a job than when it was accepted here.
+
+        It was claimed again, and is owned by its later claim, or it was adopted by a repetition of its submission, and
+        has ended since.
+        """
+        return job_id in self._owned or self._owned.was_dropped(job_id)
 
     def _owns(self, claim: Claim) -> bool:
         return (owned := self._owned.get(claim.job_id)) is not None and owned.claim == claim

@@ -35,6 +35,7 @@ from perdure.recovery.market.history import rebalance_advice
 
 # One SQL statement takes a limited number of parameters.
 _ADOPTION_BATCH_SIZE = 1000
+_MAX_REMEMBERED = 10_000  # jobs that were dropped: many times what is accepted and ends within a moment
 # No cloud announces an interruption earlier than this.
 MAX_NOTICE_S = 3600.0
 
@@ -55,6 +56,7 @@ class OwnedJobs(dict[int, OwnedJob]):
     def __init__(self, metrics: JobMetrics) -> None:
         super().__init__()
         self._metrics = metrics
+        self._dropped: dict[int, None] = {}  # the last ones, in order
 
     def __setitem__(self, job_id: int, owned: OwnedJob) -> None:
         super().__setitem__(job_id, owned)
@@ -63,6 +65,13 @@ class OwnedJobs(dict[int, OwnedJob]):
     def drop(self, job_id: int) -> None:
         if self.pop(job_id, None) is not None:
             self._metrics.on_dropped(job_id)
+            self._dropped[job_id] = None
+            if len(self._dropped) > _MAX_REMEMBERED:
+                del self._dropped[next(iter(self._dropped))]
+
+    def was_dropped(self, job_id: int) -> bool:
+        """Whether the job was dropped a while ago at most: what was known when it was accepted is out of date."""
+        return job_id in self._dropped
 
 
 class ReconcilerInbox:
