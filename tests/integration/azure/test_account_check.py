@@ -93,11 +93,11 @@ def test_permissions__of_the_whole_role_are_checked() -> None:
 
 def test_provider__that_is_not_registered_is_named_with_the_command(azure: FakeAzure, cloud: AzureCloud) -> None:
     azure.faults.registrations = {"Microsoft.Compute": "NotRegistered", "Microsoft.Storage": "Registering"}
-    found = {one.text.partition(" ")[0]: one for one in bad(cloud.check())}
-    assert found.keys() == azure.faults.registrations.keys()
-    assert found["Microsoft.Compute"].severity is Severity.ERROR, "no launch succeeds without it"
-    assert found["Microsoft.Storage"].severity is Severity.WARNING
-    assert "az provider register --namespace Microsoft.Compute" in str(found["Microsoft.Compute"].fix)
+    by_name = {one.text.partition(" ")[0]: one for one in bad(cloud.check())}
+    assert by_name.keys() == azure.faults.registrations.keys()
+    assert by_name["Microsoft.Compute"].severity is Severity.ERROR, "no launch succeeds without it"
+    assert by_name["Microsoft.Storage"].severity is Severity.WARNING
+    assert "az provider register --namespace Microsoft.Compute" in str(by_name["Microsoft.Compute"].fix)
 
 
 def test_rehearsal__names_the_image_that_a_region_lacks(azure: FakeAzure, cloud: AzureCloud) -> None:

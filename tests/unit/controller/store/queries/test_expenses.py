@@ -105,8 +105,8 @@ def test_unfinished_jobs__are_read_again_once_a_job_has_changed(world: World) ->
     def listed(revision: int) -> tuple[set[int], bool]:
         at = world.clock.now()
         with world.database.connect() as conn:
-            found = ledger.report(conn, at, at, revision)
-        return set(found.unfinished.jobs), found.is_current
+            summary = ledger.report(conn, at, at, revision)
+        return set(summary.unfinished.jobs), summary.is_current
 
     ledger = SpendingLedger(timer)
     assert listed(0) == (set(), True)

@@ -142,11 +142,11 @@ def findings(caller: Operator, name: str, *, deep: bool = False) -> list[dict[st
         raise RequestRejected(f"there is no cloud {name!r}", fix=f"clouds: {', '.join(sorted(clouds))}", status=404)
     if not isinstance(cloud, Checkable) or cloud.unusable() is not None:
         return []
-    found = list(cloud.check())
+    results = list(cloud.check())
     if deep and isinstance(cloud, RehearsesLaunches):
         _ensure_fetched(cloud)
-        found += cloud.rehearse()
-    return [asdict(finding) for finding in found]
+        results += cloud.rehearse()
+    return [asdict(finding) for finding in results]
 
 
 @router.get("/api/v1/gpus", responses=json_response(list[api_types.Gpu]) | _ERRORS)

@@ -51,7 +51,7 @@ def _details(decoded: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _denies_region(statement: Mapping[str, Any]) -> bool:
-    """Whether it depends on the region, and on nothing else but who asks."""
+    """Whether the statement's conditions are on the region, and apart from that on the caller alone."""
     keys = {key.lower() for key in _condition_keys(statement.get("conditions"))}
     return _REGION in keys and all(key == _REGION or key.startswith(_OF_CALLER) for key in keys)
 

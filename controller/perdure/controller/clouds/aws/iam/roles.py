@@ -51,7 +51,8 @@ def renew_roles(iam: Any, name: str) -> None:
 def node_role(iam: Any, name: str) -> str | None:
     """The ARN of the role whose rights the nodes of a controller with role `name` get.
 
-    None: there is none of ours, or whoever asks may not look it up, as permissions for earlier versions allow.
+    None if Perdure has created no such role, or if the caller may not look it up: the permissions of earlier versions
+    do not include that.
     """
     try:
         role = _find(iam, node_role_name(name))
