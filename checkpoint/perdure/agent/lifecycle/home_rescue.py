@@ -60,7 +60,7 @@ class HomeRescue:
         for tries in range(TRIES):
             time.sleep(RETRY_S if tries else 0.0)
             problem = self._try(spec)
-            self._log(f"the home was saved before the machine ends: {problem or 'yes'}")
+            self._log(f"the home was not saved: {problem}" if problem else "the home was saved before the machine ends")
             if not problem:
                 break
         return problem

@@ -87,7 +87,7 @@ class ControllerClient:
             raise Unreachable(f"trading the boot token: {error}") from None
 
     def report_home(self, problem: str) -> None:
-        """The home that the node spec had asked to save was saved, or why it was not."""
+        """Report that the home was saved as the node spec asked, or, if `problem` is not empty, why it was not."""
         with self._open("/home", json.dumps({"problem": problem}).encode()):
             pass
 
